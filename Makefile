@@ -1,0 +1,86 @@
+# Furrow. `make run` serves a demonstration, `make check` runs every test; `make help` lists the rest.
+BUILD ?= build
+CC ?= gcc
+PYTHON ?= /usr/bin/python3
+
+# What is built, from the ground up. Each folder is one library; an include never points upward.
+LAYERS := core xdr raid fs rpcrdma
+SANITIZE ?=
+OPT ?= -O2 -flto=auto
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit-function-declaration -Werror=incompatible-pointer-types
+CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=2 -I. -I$(BUILD)/gen -isystem /usr/include/tirpc
+CFLAGS += -std=gnu11 -g $(OPT) $(WARN) -fno-strict-aliasing -fstack-protector-strong -pthread -MMD -MP $(SANITIZE)
+LDFLAGS += -g $(OPT) -pthread $(SANITIZE)
+LDLIBS_core := -luring
+LDLIBS_raid := -lisal -lnvme
+LDLIBS_rpcrdma := -lrdmacm -libverbs
+LDLIBS_server := -lyaml -ljansson -ltirpc -lmicrohttpd
+LDLIBS := $(LDLIBS_server) $(LDLIBS_rpcrdma) $(LDLIBS_raid) $(LDLIBS_core)
+AR := gcc-ar
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+XDR_NAMES := $(basename $(notdir $(wildcard xdr/*.x)))
+XDR_GEN := $(XDR_NAMES:%=$(BUILD)/gen/xdr/%.c)
+src = $(wildcard $(1)/*.c $(1)/*.S)
+obj = $(patsubst %,$(BUILD)/%.o,$(basename $(call src,$(1))))
+LIBS := $(LAYERS:%=$(BUILD)/lib%.a)
+# linked from the top down, so that each finds what it needs in the next
+LINK_LIBS := $(BUILD)/librpcrdma.a $(BUILD)/libfs.a $(BUILD)/libraid.a $(BUILD)/libxdr.a $(BUILD)/libcore.a
+
+# server/ holds both programs: the tool's files are named cli*.c, each program's main is in its own file
+CLI_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard server/cli*.c))
+SERVER_LIB_OBJ := $(filter-out $(CLI_OBJ) $(BUILD)/server/main.o,$(call obj,server))
+
+include deps.mk
+
+all: $(BUILD)/furrowd $(BUILD)/furrow
+
+$(BUILD)/furrowd: $(BUILD)/server/main.o $(BUILD)/libserver.a $(LINK_LIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/furrow: $(CLI_OBJ) $(BUILD)/libserver.a $(LINK_LIBS)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+define layer_rule
+$(BUILD)/lib$(1).a: $(call obj,$(1)) $(if $(filter xdr,$(1)),$(XDR_GEN:%.c=%.o))
+	@rm -f $$@
+	$(AR) rcs $$@ $$^
+endef
+$(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
+$(BUILD)/libserver.a: $(SERVER_LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+# Objects wait for the generated headers, which the first build cannot know of from .d files.
+$(BUILD)/%.o: %.c | $(XDR_GEN)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
+$(BUILD)/%.o: %.S
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+$(BUILD)/gen/xdr/%.o: $(BUILD)/gen/xdr/%.c
+	$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-function -c -o $@ $<
+$(BUILD)/gen/xdr/%.c: xdr/%.x xdr/xdrgen.py
+	@mkdir -p $(@D)
+	$(PYTHON) xdr/xdrgen.py $< $(@D)
+
+# The instruction sets that core/checksum.c chooses from at run time.
+CFLAGS_checksum_avx2 := -mavx2
+CFLAGS_checksum_avx512 := -mavx512f
+
+# tests/FOLDER/test_NAME.c is one cmocka program; tests/regress/NAME.c too, one per fault ever found.
+TEST_SRC := $(wildcard tests/*/test_*.c tests/regress/*.c)
+TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
+TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/*.c))
+$(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
+	$(CC) $(LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(if $(findstring tests/server,$@),$(BUILD)/libserver.a) $(LINK_LIBS) $(LDLIBS) -lcmocka
+$(filter $(BUILD)/tests/server/%,$(TEST_BIN)): $(BUILD)/libserver.a
+tests-build: $(TEST_BIN)
+
+clean:
+	rm -rf $(BUILD)
+
+.PHONY: all clean tests-build
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
