@@ -30,7 +30,7 @@
 #include "core/htable.h"
 #include "core/list.h"
 
-#define BLOCK_SIZE 4096u
+#define BLOCK_BYTES 4096u
 #define BLOCK_SHIFT 12
 
 /* ------------------------------------------------------------------------------------------------
