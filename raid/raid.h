@@ -1,0 +1,226 @@
+/*
+ * raid: drives, and arrays with redundancy over them. It knows blocks, rows and stripes, never a file.
+ *
+ *   block   4 KiB
+ *   strip   what one drive holds of a stripe (64 KiB unless said otherwise)
+ *   stripe  one strip of every drive of a group: K of data, M of parity (or copies)
+ *   row     the blocks at one depth of a stripe: K data blocks and their M parity blocks
+ *
+ * Parity is bytewise, so the row is the unit of consistency. Only whole rows are written, and a
+ * row that the owner still needs is never written again: the owner (the file system) keeps that
+ * rule, and in return there is no read-modify-write and no write hole.
+ *
+ * An array holds volumes: each is a range of stripes and a range of the mirrored log zone, recorded
+ * in the members' superblocks. A volume is what a file system lives on.
+ *
+ * Addresses inside a volume: the data block D of drive position P in row R of stripe S has the number
+ *     S * K * strip_blocks + P * strip_blocks + R
+ * so blocks of one strip are consecutive, and so are the strips of a stripe.
+ *
+ * All functions wait (core.h) and may be called on any reactor unless it says otherwise; a volume's
+ * I/O goes out on the calling reactor's own ring. Errors are negative errno:
+ *   -EIO      more is lost than the redundancy can bring back
+ *   -ENODEV   the array has stopped (too few members left)
+ */
+#ifndef FURROW_RAID_H
+#define FURROW_RAID_H
+
+#include "core/core.h"
+
+#define RAID_MEMBERS_MAX 64
+#define RAID_NAME_MAX 31 /* arrays and volumes: [A-Za-z0-9._-], not beginning with '.' or '-' */
+#define RAID_VOLUMES_MAX 32
+
+struct uuid {
+	uint8_t b[16];
+};
+void uuid_make(struct uuid *uuid);
+void uuid_format(const struct uuid *uuid, char text[37]);
+int uuid_parse(const char *text, struct uuid *uuid);
+
+/* ------------------------------------------------------------------------------------------------
+ * Scanning: what is on the drives. Changes nothing.
+ */
+
+enum drive_kind { DRIVE_NVME, DRIVE_BLOCK, DRIVE_FILE };
+enum drive_content { DRIVE_EMPTY, DRIVE_MEMBER, DRIVE_FOREIGN, DRIVE_DAMAGED, DRIVE_UNREADABLE };
+
+struct drive_info {
+	char path[256];
+	enum drive_kind kind;
+	char model[41], serial[21];
+	uint64_t bytes;
+	uint32_t lba_bytes;
+	uint32_t transfer_max; /* bytes per command (MDTS) */
+	bool volatile_cache;
+	enum drive_content content;
+	char holds[80]; /* for people: "member 3 of array a0", "ext4 file system", "GPT partition table", "Permission denied" */
+	/* of a member */
+	struct uuid array, member;
+	char array_name[RAID_NAME_MAX + 1];
+	unsigned slot;
+	uint64_t events;
+};
+
+struct raid_scan {
+	unsigned count;
+	struct drive_info *drive;
+};
+/* Looks at all drives that match PATTERNS (glob; a pattern that matches nothing is no error). */
+int raid_scan(const char *const *patterns, unsigned count, struct raid_scan *scan, struct error *err);
+void raid_scan_free(struct raid_scan *scan);
+
+/* ------------------------------------------------------------------------------------------------
+ * Arrays
+ */
+
+struct array;
+
+struct array_create {
+	const char *name;
+	unsigned level;       /* 1 or 6 */
+	uint32_t strip_bytes; /* 0: 64 KiB; a power of two from 16 KiB to 1 MiB */
+	const char *const *drives;
+	unsigned count;
+	const char *const *spares;
+	unsigned spare_count;
+	bool force; /* also over a drive that holds something else (never over one in use) */
+};
+/* Claims all drives first, then checks all, then writes; fails before anything was written where it can. */
+int array_create(const struct array_create *create, struct error *err);
+
+/*
+ * Assembles the array NAME_OR_UUID from SCAN and claims its drives. Names in the error which members
+ * are missing, stale, foreign or twice there, and refuses what must not be started.
+ */
+int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct array **array, struct error *err);
+void array_close(struct array *array); /* after its volumes; writes a clean superblock */
+/* Wipes the superblocks of all members found (it must not be open anywhere). */
+int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct error *err);
+/* Takes a member out, as if it had failed. */
+int array_fail(struct array *array, unsigned slot, struct error *err);
+
+enum member_state { MEMBER_ACTIVE, MEMBER_FAILED, MEMBER_MISSING, MEMBER_STALE, MEMBER_SPARE };
+const char *member_state_name(enum member_state state);
+
+struct array_status {
+	struct uuid uuid;
+	char name[RAID_NAME_MAX + 1];
+	unsigned level, k, m, members;
+	uint32_t strip_bytes;
+	uint64_t events;
+	uint64_t data_bytes, free_bytes; /* of data in stripes; not given to a volume */
+	bool degraded, stopped;
+	struct {
+		enum member_state state;
+		char path[256], model[41], serial[21];
+		struct uuid uuid;
+		uint64_t bytes, read_errors, write_errors, checksum_errors, timeouts;
+		uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes; /* drive commands since the start */
+	} member[RAID_MEMBERS_MAX];
+};
+void array_status(struct array *array, struct array_status *status); /* no wait */
+
+/* ------------------------------------------------------------------------------------------------
+ * Volumes
+ */
+
+struct volume;
+
+struct volume_geometry {
+	uint32_t k, m;         /* data strips and parity strips (or further copies) */
+	uint32_t strip_blocks; /* rows of a stripe */
+	uint64_t stripes;
+	uint64_t log_blocks; /* of the mirrored log zone; each block is kept M+1 times */
+	unsigned log_copies; /* M+1 */
+	uint32_t epoch;      /* geometry in force for new stripes */
+};
+static inline uint64_t volume_stripe_blocks(const struct volume_geometry *g)
+{
+	return (uint64_t)g->k * g->strip_blocks;
+}
+
+struct volume_info {
+	char name[RAID_NAME_MAX + 1];
+	struct uuid uuid;
+	uint64_t bytes; /* of data in its stripes */
+	bool open;
+};
+/* BYTES 0: all that is free. The log zone is shared out in proportion. */
+int volume_create(struct array *array, const char *name, uint64_t bytes, struct error *err);
+int volume_destroy(struct array *array, const char *name, struct error *err);
+unsigned volume_list(struct array *array, struct volume_info list[RAID_VOLUMES_MAX]); /* no wait */
+int volume_open(struct array *array, const char *name, struct volume **volume, struct error *err);
+void volume_close(struct volume *volume);
+
+const struct volume_geometry *volume_geometry(const struct volume *volume); /* no wait */
+const struct uuid *volume_uuid(const struct volume *volume);
+const char *volume_name(const struct volume *volume); /* "array/volume" */
+
+/*
+ * Reads the blocks from BLOCK on into TO, whose lengths are multiples of 4 KiB. Reconstructs what a
+ * missing or failing member held. The content is not checked here: the caller has the checksums.
+ */
+int volume_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n);
+
+/*
+ * The same block another way, for a caller whose checksum did not match: attempt 0 reads its member
+ * again, the next ones reconstruct it from different sets of the others. -ENOENT when no way is
+ * left. TO is one slice of N * 4 KiB, all in one strip.
+ */
+int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to);
+/* The content of BLOCK that the caller verified after volume_reread(): writes it back where it belongs and counts the error. */
+int volume_repair(struct volume *volume, uint64_t block, const struct slice *from);
+
+#define VOLUME_DURABLE 1u /* returns when it will survive a power cut; else after the next volume_flush() */
+/*
+ * Writes rows ROW .. ROW+ROWS-1 of STRIPE with their parity. FROM holds K * ROWS blocks strip by
+ * strip: first ROWS blocks of data position 0, and so on. A slice must not cross from one strip to
+ * the next inside a block; any split at block bounds is fine. Unused blocks of a row are given as
+ * zeros (buf_zero()). While members are missing the row goes to the others, after the loss is
+ * durable in their superblocks.
+ */
+int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint32_t rows, const struct slice *from,
+	unsigned n, unsigned flags);
+int volume_flush(struct volume *volume); /* all that was written before is durable when it returns */
+/* The content of these stripes is not needed any more. */
+int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count);
+
+/* Writes to the log zone: durable on all copies that have a member when it returns. BLOCK counts from 0 to log_blocks. */
+int volume_log_write(struct volume *volume, uint64_t block, const struct slice *from, unsigned n);
+/* COPY 0 .. log_copies-1 names one copy: -EIO when its member is not there. Other copies are not tried. */
+int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const struct slice *to, unsigned n);
+
+/* ------------------------------------------------------------------------------------------------
+ * For `furrow array examine`: the superblocks of one drive in words, without opening anything.
+ */
+int drive_examine(const char *path, FILE *out, struct error *err);
+
+/* ------------------------------------------------------------------------------------------------
+ * Fault injection, for tests: a drive path "fault:PATH" opens the file PATH through the
+ * fault-injecting drive, which is controlled by its path.
+ */
+enum fault_kind {
+	FAULT_NONE,
+	FAULT_READ_ERROR,  /* the Nth read from now fails with -EIO */
+	FAULT_WRITE_ERROR, /* the Nth write fails and changes nothing */
+	FAULT_TORN_WRITE,  /* the Nth write is done for its first half, then the drive is gone */
+	FAULT_LOST_WRITE,  /* the Nth write says it succeeded and did nothing */
+	FAULT_BIT_FLIP,    /* the Nth read returns one bit wrong */
+	FAULT_DELAY,       /* the Nth command completes after ARG ns */
+	FAULT_VANISH       /* from the Nth command on everything fails with -ENODEV */
+};
+int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t arg);
+/*
+ * With a volatile cache, writes without FUA live in memory until a flush. fault_power_cut() loses
+ * each of those with a chance drawn from SEED (so any subset may survive) and makes every command
+ * fail until the drive is opened anew. KEEP 0: all are lost; 1000: all survive (per mille).
+ */
+void fault_volatile_cache(const char *path, bool on);
+void fault_power_cut(const char *path, uint64_t seed, unsigned keep);
+/* All commands on "fault:" drives are counted; after LIMIT more writes everything fails as after a power cut. 0: no limit. */
+void fault_write_limit(uint64_t limit);
+uint64_t fault_writes(void);
+void fault_reset(void); /* forgets all injected faults, as on a new machine */
+
+#endif
