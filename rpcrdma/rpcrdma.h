@@ -1,0 +1,149 @@
+/*
+ * rpcrdma: ONC RPC (RFC 5531) over two transports, TCP (record marking) and RPC-over-RDMA version 1
+ * (RFC 8166, 8267, 8797), with the reply cache and the authentication. It never sees an inode.
+ *
+ * Life of a call: the connection's reactor receives a message, admits it (memory, credits), and starts a
+ * fiber that checks the RPC header and credential, looks into the reply cache, and runs the
+ * procedure. The procedure decodes its arguments from req->in, fetches the payload of a WRITE into
+ * buffers of its choice, works (waiting as it likes), encodes its results to req->out, may attach the
+ * payload of a READ, and returns. Then the transport sends the reply and frees the request.
+ *
+ * A peer that breaks a rule gets the error the RFC names, or loses its own connection; nothing else.
+ */
+#ifndef FURROW_RPCRDMA_H
+#define FURROW_RPCRDMA_H
+
+#include <sys/socket.h>
+
+#include "core/core.h"
+#include "xdr/xdr.h"
+
+/* RFC 5531 section 9 */
+enum rpc_accept_stat { RPC_SUCCESS, RPC_PROG_UNAVAIL, RPC_PROG_MISMATCH, RPC_PROC_UNAVAIL, RPC_GARBAGE_ARGS, RPC_SYSTEM_ERR };
+enum rpc_auth_flavor { RPC_AUTH_NONE = 0, RPC_AUTH_SYS = 1, RPC_AUTH_GSS = 6 };
+enum rpc_auth_stat { RPC_AUTH_OK, RPC_AUTH_BADCRED, RPC_AUTH_REJECTEDCRED, RPC_AUTH_BADVERF, RPC_AUTH_REJECTEDVERF, RPC_AUTH_TOOWEAK };
+#define RPC_DROP 100         /* a procedure's return value: send nothing (the client will retransmit) */
+#define RPC_AUTH_ERROR 101   /* MSG_DENIED with req->auth_stat */
+
+struct rpc_cred {
+	uint32_t flavor;
+	uint32_t uid, gid; /* AUTH_SYS */
+	uint32_t group_count, groups[16];
+};
+
+struct rpc_server;
+struct rpc_connection;
+struct rpc_request;
+
+#define RPC_PROC_CACHED 1u /* not idempotent: its reply is kept for retransmissions */
+
+struct rpc_procedure {
+	const char *name; /* as in the protocol: "GETATTR"; NULL: no such procedure */
+	/* Runs in a fiber. Returns an rpc_accept_stat, RPC_DROP or RPC_AUTH_ERROR. */
+	int (*run)(struct rpc_request *req);
+	uint32_t flags;
+	/* Most bytes of its results without payload: room that is made sure of before it runs. */
+	uint32_t reply_max;
+	/* Further room that the call itself asks for (READDIR's maxcount); NULL: none. Reads the arguments without consuming them. */
+	uint32_t (*reply_more)(const struct rpc_request *req);
+};
+
+struct rpc_program {
+	uint32_t program, version;
+	const char *name; /* "nfs3": label of metrics */
+	const struct rpc_procedure *procedure;
+	uint32_t procedures;
+	/* May refuse a credential for this program; NULL: AUTH_NONE and AUTH_SYS are fine. */
+	int (*authorize)(struct rpc_request *req);
+};
+
+/* What identifies a call that may come twice (fs.h's struct fs_reply is made from it). */
+struct rpc_tag {
+	uint64_t client; /* hash of the peer's address without its port */
+	uint32_t xid, program, version, procedure;
+	uint32_t checksum; /* of the arguments' first 256 bytes and the length */
+};
+
+struct rpc_request {
+	struct rpc_connection *connection;
+	const struct rpc_program *program;
+	const struct rpc_procedure *procedure;
+	uint32_t xid;
+	uint32_t auth_stat;
+	struct rpc_cred cred;
+	struct rpc_tag tag;
+	bool rdma;
+	struct xdr_pool pool;
+	struct xdr_in in;   /* at the arguments */
+	struct xdr_out out; /* at the results */
+	/* Most bytes of payload that the reply can carry (what the client's Write chunk holds; UINT32_MAX on TCP). */
+	uint32_t reply_payload_max;
+	/* For a call that was done before a restart: what rpc_cache_preload() was given; the procedure then only tells its result again. */
+	const void *replay;
+	uint32_t replay_bytes;
+	uint64_t started; /* now_ns() */
+};
+
+/* Address of the peer, IPv4-mapped IPv6 shown as IPv4. No wait. */
+const struct sockaddr_storage *rpc_peer(const struct rpc_request *req);
+void rpc_peer_text(const struct rpc_request *req, char *text, size_t room); /* without port */
+
+/*
+ * Brings the payload of a decoded WRITE to where it will stay: an RDMA Read into TO, or the one copy from the
+ * TCP receive buffer. TO holds PAYLOAD->len bytes in all. Waits. -EIO: the connection is lost, return RPC_DROP.
+ */
+int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n);
+/*
+ * The bytes of the payload just encoded with xdr_put_payload(). Takes over the references of V and puts them when the
+ * reply has been sent. Several (COMPOUND) in order of encoding. No wait.
+ */
+int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned n);
+
+/* ------------------------------------------------------------------------------------------------
+ * The server
+ */
+
+struct rpc_server_config {
+	const struct rpc_program *const *programs; /* several versions of one program are several entries */
+	unsigned program_count;
+	uint64_t memory;          /* most bytes that requests may hold, over all connections; 0: half of the arena */
+	uint32_t tcp_connections; /* most; 0: 4096 */
+	uint32_t rdma_credits;    /* most per connection; 0: 64 */
+	uint32_t message_max;     /* longest call without payload + 1 MiB payload; 0: 1 MiB + 64 KiB */
+	uint32_t cache_entries;   /* of the reply cache; 0: 8192 */
+};
+int rpc_server_start(const struct rpc_server_config *config, struct rpc_server **server, struct error *err);
+/* ADDRESS is numeric, IPv4 or IPv6. An IPv6 listener takes no IPv4 (both are listed in the configuration). */
+int rpc_listen_tcp(struct rpc_server *server, const char *address, uint16_t port, struct error *err);
+/*
+ * Listens with rdma_cm where there is a device; -ENODEV with a sentence when there is none at all. A
+ * device that is set up later is served when it comes, if its address is among the wildcard's.
+ */
+int rpc_listen_rdma(struct rpc_server *server, const char *address, uint16_t port, struct error *err);
+/* Takes no new calls, ends those that run (5 s at most), closes all connections. */
+void rpc_server_stop(struct rpc_server *server);
+
+/* A call of an earlier life of this server: a retransmission of it runs with req->replay set. No wait. */
+int rpc_cache_preload(struct rpc_server *server, const struct rpc_tag *tag, const void *replay, uint32_t bytes);
+
+/* For `furrow status`. No wait. */
+struct rpc_status {
+	uint64_t tcp_connections, rdma_connections, requests, replies, cache_hits, bad_calls;
+	uint64_t bytes_in, bytes_out;
+};
+void rpc_status(struct rpc_server *server, struct rpc_status *status);
+/* Every connection: transport, peer, reactor, calls, bytes. FN must not wait. */
+struct rpc_connection_info {
+	char peer[64];
+	bool rdma;
+	unsigned reactor;
+	uint64_t calls, bytes_in, bytes_out, since_ns;
+	uint32_t credits;
+};
+void rpc_connections_foreach(struct rpc_server *server, void (*fn)(void *arg, const struct rpc_connection_info *info), void *arg);
+
+/* rpcbind, through libtirpc on a helper thread: -ENOENT when none runs here. */
+int rpc_rpcbind_set(uint32_t program, uint32_t version, const char *netid, uint16_t port);
+int rpc_rpcbind_unset(uint32_t program, uint32_t version, const char *netid);
+
+#endif
