@@ -1,0 +1,165 @@
+/*
+ * server: the programs that make a NAS of the layers below: configuration, exports, NFS, the control
+ * socket, and the admin commands.
+ *
+ *   config.c    YAML to struct config; every mistake with file:line:column
+ *   storage.c   what is open: scan, arrays, volumes, mounted file systems (used by furrowd and by the offline tool)
+ *   admin*.c    the commands: a JSON request to a JSON result, on a fiber; run by furrowd for its control
+ *               socket, and by `furrow` itself when no server runs
+ *   control.c   the control socket (server side), metrics_http.c the /metrics page
+ *   cli*.c      `furrow`: arguments, tables, confirmation, progress, exit status
+ *   exports.c   which client may do what where; access gate; pseudo-root
+ *   handle.c    file handles with their MAC
+ *   nfs3*.c     NFSv3, mount3.c MOUNT 3
+ *   main.c      furrowd: options, start, signals, clean stop
+ */
+#ifndef FURROW_SERVER_INTERNAL_H
+#define FURROW_SERVER_INTERNAL_H
+
+#include <jansson.h>
+#include <netinet/in.h>
+
+#include "core/core.h"
+#include "fs/fs.h"
+#include "raid/raid.h"
+#include "rpcrdma/rpcrdma.h"
+
+#define CONFIG_DEFAULT_PATH "/etc/furrow/furrow.yaml"
+#define CONTROL_DEFAULT_PATH "/run/furrow/control.sock"
+
+/* ------------------------------------------------------------------------------------------------
+ * Configuration (config.c)
+ */
+
+enum squash { SQUASH_NONE, SQUASH_ROOT, SQUASH_ALL };
+
+struct config_clients {
+	char text[64];          /* as written */
+	struct in6_addr net;    /* IPv4 as v4-mapped */
+	unsigned prefix;        /* of 128 */
+};
+struct config_allow {
+	struct config_clients *clients;
+	unsigned client_count;
+	bool write;
+	enum squash squash;
+	uint32_t anonuid, anongid; /* 65534 */
+	bool sec_sys, sec_none;
+};
+struct config_export {
+	char *path;       /* "/data" */
+	char *filesystem; /* "a0/data" */
+	struct config_allow *allow;
+	unsigned allow_count;
+	unsigned line;    /* for messages about it later */
+};
+struct config {
+	char *file;
+	char **listen;
+	unsigned listen_count;
+	uint16_t nfs_port, rdma_port; /* 0: that transport is off */
+	unsigned cores;               /* 0: auto */
+	uint64_t memory;              /* bytes; 0: auto */
+	char *control;
+	char *metrics_address;        /* "127.0.0.1" */
+	uint16_t metrics_port;        /* 9750; 0: off */
+	char **drives;
+	unsigned drive_count;
+	struct config_export *exports;
+	unsigned export_count;
+};
+/* Reads and checks FILE; the error names file:line:column. */
+int config_load(const char *file, struct config **config, struct error *err);
+void config_free(struct config *config);
+/* What "auto" comes to on this machine, and the arena's part of memory. */
+void config_core(const struct config *config, struct core_config *core);
+
+/* "64KiB", "1.5TiB", "10G" (powers of 1024), plain bytes; and back, for people. */
+int size_parse(const char *text, uint64_t *bytes);
+void size_format(uint64_t bytes, char text[16]);
+
+/* ------------------------------------------------------------------------------------------------
+ * What is open (storage.c). On reactor 0 only.
+ */
+
+struct storage_fs {
+	char name[2 * RAID_NAME_MAX + 3]; /* "array/volume" */
+	struct volume *volume;
+	struct fs *fs; /* NULL: not mounted, see problem */
+	char problem[256];
+	struct list_node node;
+};
+struct storage_array {
+	struct array *array;
+	char name[RAID_NAME_MAX + 1];
+	struct list_node node;
+};
+struct storage {
+	char **drives; /* patterns */
+	unsigned drive_count;
+	struct list arrays, filesystems;
+	uint64_t cache_bytes;
+};
+/* Assembles the arrays that FILESYSTEMS ("array/name") need, or all found when it is NULL, and mounts those file systems. */
+int storage_open(struct storage *storage, char **drives, unsigned drive_count, const char *const *filesystems,
+	unsigned count, struct error *err);
+void storage_close(struct storage *storage); /* unmounts, closes */
+struct storage_array *storage_array_find(struct storage *storage, const char *name);
+struct storage_fs *storage_fs_find(struct storage *storage, const char *name);
+
+/* ------------------------------------------------------------------------------------------------
+ * Exports and handles (exports.c, handle.c)
+ */
+
+struct export {
+	uint32_t id; /* stable: hash of path; in file handles */
+	char *path;
+	struct storage_fs *filesystem;
+	struct config_allow *allow; /* copied from the configuration */
+	unsigned allow_count;
+};
+/* The whole table is replaced on SIGHUP; readers on any reactor take a reference for the time of a call. */
+struct exports {
+	_Atomic unsigned refs;
+	unsigned count;
+	struct export *export;
+};
+struct exports *exports_build(const struct config *config, struct storage *storage, struct error *err);
+void exports_publish(struct exports *exports); /* takes over the reference */
+struct exports *exports_get(void);             /* any thread */
+void exports_put(struct exports *exports);
+/* The rule that covers PEER, longest prefix first; NULL: this client has no access. */
+const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer);
+
+/* ------------------------------------------------------------------------------------------------
+ * The server (main.c) and the admin commands (admin.c)
+ */
+
+struct server {
+	struct config *config;
+	struct storage storage;
+	struct rpc_server *rpc;
+	uint64_t started; /* wall_ns() */
+	bool rdma, rpcbind;
+};
+
+extern const struct rpc_program nfs3_program, mount3_program;
+/* Exports of a server for MOUNT and NFS: set before rpc_server_start(). */
+void nfs3_init(struct server *server);
+
+/*
+ * Runs one admin command. REQUEST is {"command": "array.status", ...arguments}; the result is an object, or NULL with
+ * ERR filled. SERVER is NULL offline: STORAGE then is what the tool opened itself. Progress is told by PROGRESS
+ * (may be NULL) as objects {"done":, "total":, "what":}. Waits; on reactor 0.
+ */
+typedef void admin_progress_fn(void *arg, json_t *progress);
+json_t *admin_run(struct server *server, struct storage *storage, json_t *request, admin_progress_fn *progress,
+	void *arg, struct error *err);
+
+/* The control socket: one JSON request line, then progress lines and a result line. -EADDRINUSE: another server runs. */
+int control_start(struct server *server, struct error *err);
+void control_stop(struct server *server);
+int metrics_http_start(const struct config *config, struct error *err);
+void metrics_http_stop(void);
+
+#endif
