@@ -1,0 +1,50 @@
+/*
+ * files: the upper half of fs. It gives the tree's keys their meaning: inodes, names, data.
+ *
+ * The lower half (tree, log, space, mount: tree_internal.h, fs_internal.h) calls what stands in the
+ * first part of this header. All of it runs in fibers of the file system's home reactor.
+ */
+#ifndef FURROW_FS_FILES_INTERNAL_H
+#define FURROW_FS_FILES_INTERNAL_H
+
+#include "fs/fs.h"
+#include "fs/tree_internal.h"
+
+struct fs_files;
+
+/* In the first transaction of a new file system: the root directory and the counters. A pass, or called by one. */
+int files_format(struct tx *tx, const struct fs_create_options *options);
+/* After the replay, with a tree that answers and (unless read-only) transactions that run. Fills fs->files. */
+int files_mount(struct fs *fs, struct error *err);
+/* Before the last checkpoint, no call is left: flushes (unless read-only), ends all background work, frees fs->files. */
+int files_unmount(struct fs *fs);
+/* All data and attributes that were dirty when it was called are in durable transactions when it returns. Waits. */
+int files_flush_all(struct fs *fs);
+/*
+ * Waits until every read of physical blocks that began before the call has ended. The checkpoint
+ * calls it after its root is durable and before the stripes that fell to 0 live blocks become free:
+ * whoever saw a block in the tree before its drop may still be reading it.
+ */
+void files_read_barrier(struct fs *fs);
+/* Fills in cached_inodes, dirty_bytes, checksum_errors, checksum_repairs, inodes. No wait. */
+void files_status(const struct fs *fs, struct fs_status *out);
+/* Number of inodes. No wait. */
+uint64_t files_inode_count(const struct fs *fs);
+
+/*
+ * What the upper half needs of the lower (in fs_internal.h, tree_internal.h or space.c):
+ *
+ *   struct fs { struct fs_files *files; struct volume *volume; struct reactor *home;
+ *               struct fs_mount_options options; bool read_only; ... }
+ *   uint64_t fs_change_next(struct fs *fs);           next value of the change attribute. No wait
+ *   void fs_verifier_change(struct fs *fs);           unstable data was lost (a flush failed)
+ *   int fs_view(struct fs *fs, tx_pass *pass, void *arg);   a pass that only reads; also on read-only mounts, no log space
+ *   for fs_check:
+ *   int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned level), void *arg);
+ *   int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);   recorded live count of a stripe
+ *
+ * Rules relied on: within one pass a later put or delete of a key wins over an earlier one; calls of
+ * tx_blocks_add/drop for blocks of the same stripe add up; fs_transact() of a read-only mount is -EROFS.
+ */
+
+#endif
