@@ -24,6 +24,7 @@
 #include "raid/raid.h"
 #include "rpcrdma/rpcrdma.h"
 
+#define FURROW_VERSION "0.1.0"
 #define CONFIG_DEFAULT_PATH "/etc/furrow/furrow.yaml"
 #define CONTROL_DEFAULT_PATH "/run/furrow/control.sock"
 
@@ -73,6 +74,8 @@ int config_load(const char *file, struct config **config, struct error *err);
 void config_free(struct config *config);
 /* What "auto" comes to on this machine, and the arena's part of memory. */
 void config_core(const struct config *config, struct core_config *core);
+/* The part of memory that the file systems' caches share: give it to struct storage before storage_open(). */
+uint64_t config_cache_bytes(const struct config *config);
 
 /* "64KiB", "1.5TiB", "10G" (powers of 1024), plain bytes; and back, for people. */
 int size_parse(const char *text, uint64_t *bytes);
@@ -87,6 +90,8 @@ struct storage_fs {
 	struct volume *volume;
 	struct fs *fs; /* NULL: not mounted, see problem */
 	char problem[256];
+	/* Who needs it mounted besides the storage itself: export tables in use, a running check. It is not unmounted before. */
+	_Atomic unsigned users;
 	struct list_node node;
 };
 struct storage_array {
@@ -98,12 +103,18 @@ struct storage {
 	char **drives; /* patterns */
 	unsigned drive_count;
 	struct list arrays, filesystems;
-	uint64_t cache_bytes;
+	uint64_t cache_bytes; /* for all file systems; 0: a default. Set it before storage_open() */
+	bool read_only;       /* mount so that nothing is written to the volumes. Set it before storage_open() */
 };
 /* Assembles the arrays that FILESYSTEMS ("array/name") need, or all found when it is NULL, and mounts those file systems. */
 int storage_open(struct storage *storage, char **drives, unsigned drive_count, const char *const *filesystems,
 	unsigned count, struct error *err);
+/* More of the same after storage_open(): on reload, before exports_build(). What is mounted already stays as it is. */
+int storage_mount(struct storage *storage, const char *const *filesystems, unsigned count, struct error *err);
 void storage_close(struct storage *storage); /* unmounts, closes */
+/* exports_build() takes one for each export, and the last exports_put() gives it back. Any thread. */
+void storage_fs_hold(struct storage_fs *filesystem);
+void storage_fs_release(struct storage_fs *filesystem);
 struct storage_array *storage_array_find(struct storage *storage, const char *name);
 struct storage_fs *storage_fs_find(struct storage *storage, const char *name);
 
@@ -141,6 +152,8 @@ struct server {
 	struct rpc_server *rpc;
 	uint64_t started; /* wall_ns() */
 	bool rdma, rpcbind;
+	/* What SIGHUP does, for `furrow reload`: reads the configuration again and publishes its exports. Waits; set by main.c. */
+	int (*reload)(struct server *server, struct error *err);
 };
 
 extern const struct rpc_program nfs3_program, mount3_program;
