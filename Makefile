@@ -79,6 +79,8 @@ $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
 $(filter $(BUILD)/tests/server/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 
+include tests.mk
+
 clean:
 	rm -rf $(BUILD)
 

@@ -1,0 +1,30 @@
+# Tests, sanitizers, lint and benchmarks.
+ASAN_BUILD := $(BUILD)/asan
+ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+# Programs that run in the guest, or that load a server; not cmocka tests.
+TOOL_BIN := $(patsubst %.c,$(BUILD)/%,$(filter-out $(TEST_SRC),$(wildcard tests/vm/*.c bench/*.c)))
+$(TOOL_BIN): $(BUILD)/%: $(BUILD)/%.o $(LINK_LIBS)
+	$(CC) $(LDFLAGS) -o $@ $< $(LINK_LIBS) $(LDLIBS)
+tools: $(TOOL_BIN)
+
+asan-build:
+	+$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) OPT=-O1 SANITIZE="$(ASAN_FLAGS)" tests-build
+asan: deps
+	+$(MAKE) --no-print-directory asan-build
+	tests/run --build $(BUILD) --asan-build $(ASAN_BUILD) asan
+
+# The whole: what this machine can run is run, and what it cannot is named.
+check: deps
+	+$(MAKE) --no-print-directory all tests-build tools asan-build
+	tests/run --build $(BUILD) --asan-build $(ASAN_BUILD) native asan scripts vm
+check-fast: all tests-build tools
+	tests/run --build $(BUILD) native scripts
+check-vm: all tools
+	tests/run --build $(BUILD) vm
+
+lint:
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+	cppcheck --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 --suppress=missingIncludeSystem -I. -D__GNUC__ core raid xdr fs rpcrdma server
+	clang-tidy --quiet $$(git ls-files '*.c' | grep -v '^tests/') -- $(CPPFLAGS) -std=gnu11
+
+.PHONY: tools asan-build asan check check-fast check-vm lint bench bench-vm

@@ -1,0 +1,103 @@
+# lib.sh: what the guest tests share. Sourced inside the guest, from the top of the tree.
+#
+# A test prints "ok NAME" or "not ok NAME" for each thing it shows (ok, not_ok, check), and ends with `finish`.
+set -u
+build=${FURROW_BUILD:-build}
+export FURROW_CONFIG=/tmp/furrow.yaml
+address=10.99.0.1
+server_pid=
+failures=0 shown=0
+
+say() { echo "# $(cut -d' ' -f1 /proc/uptime) $*"; }
+ok() { shown=$((shown + 1)); echo "ok $shown - $*"; }
+not_ok() { shown=$((shown + 1)) failures=$((failures + 1)); echo "not ok $shown - $*"; }
+# check NAME COMMAND...: shows that the command succeeds; its output is printed only when it does not
+check() {
+	local name=$1
+	shift
+	if "$@" >/tmp/check.out 2>&1; then ok "$name"; else
+		not_ok "$name (exit $?: $*)"
+		sed 's/^/#   /' /tmp/check.out | tail -20
+	fi
+}
+# refuse NAME PATTERN COMMAND...: shows that the command fails with one line that matches
+refuse() {
+	local name=$1 pattern=$2
+	shift 2
+	if "$@" >/tmp/check.out 2>&1; then not_ok "$name (it succeeded: $*)"
+	elif ! grep -Eq "$pattern" /tmp/check.out; then not_ok "$name (no line matches '$pattern')" && sed 's/^/#   /' /tmp/check.out | tail -5
+	else ok "$name"; fi
+}
+finish() {
+	server_stop
+	echo "1..$shown"
+	exit $((failures > 0))
+}
+furrow() { "$build/furrow" --config "$FURROW_CONFIG" "$@"; }
+
+config_write() { # [ALLOW-LINE]
+	cat >"$FURROW_CONFIG" <<Y
+server:
+  listen: ["$address", "127.0.0.1"]
+  memory: ${FURROW_MEMORY:-512MiB}
+  control: /run/furrow/control.sock
+drives: ["/dev/ng*n1"]
+exports:
+  - path: /data
+    filesystem: a0/data
+    allow:
+      - ${1:-'{clients: 10.0.0.0/8, access: rw, squash: none}'}
+      - {clients: 127.0.0.0/8, access: rw, squash: none}
+Y
+}
+server_start() {
+	"$build/furrowd" --config "$FURROW_CONFIG" --foreground 2>>/tmp/furrowd.log &
+	server_pid=$!
+	local i
+	for ((i = 0; i < 600; i++)); do
+		furrow status >/dev/null 2>&1 && return 0
+		kill -0 $server_pid 2>/dev/null || break
+		sleep 0.1
+	done
+	not_ok "the server starts"
+	tail -20 /tmp/furrowd.log | sed 's/^/#   /'
+	server_pid=
+	return 1
+}
+server_stop() {
+	[ -n "$server_pid" ] || return 0
+	kill -TERM $server_pid 2>/dev/null
+	local i
+	for ((i = 0; i < 300; i++)); do
+		kill -0 $server_pid 2>/dev/null || break
+		sleep 0.1
+	done
+	kill -0 $server_pid 2>/dev/null && { not_ok "the server stops within 30 s" && kill -9 $server_pid; }
+	wait $server_pid 2>/dev/null
+	server_pid=
+}
+server_kill() {
+	kill -9 $server_pid
+	wait $server_pid 2>/dev/null
+	server_pid=
+}
+array_make() { # LEVEL: an array on all drives, with one file system, served
+	config_write
+	furrow array create a0 --level "$1" --yes /dev/ng*n1 || exit 1
+	furrow fs create a0/data --yes || exit 1
+	server_start || { tail -5 /tmp/furrowd.log; exit 1; }
+}
+nfs_modules() { modprobe nfsv3 && modprobe rpcrdma; }
+mount_rdma() { # DIR [OPTIONS]
+	mkdir -p "$1"
+	mount -t nfs -o "vers=3,rdma,port=20049,mountport=2049,mountproto=tcp,nolock${2:+,$2}" $address:/data "$1"
+}
+mount_tcp() { # DIR [OPTIONS]
+	mkdir -p "$1"
+	mount -t nfs -o "vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock${2:+,$2}" $address:/data "$1"
+}
+same_tree() { diff -r --no-dereference "$1" "$2"; }
+# fs check of the live file system through the server, or offline when it is stopped
+check_fs() { check "fs check is clean ${1:-}" furrow fs check a0/data; }
+# reads and writes that went through the kernel's block layer, over all drives
+block_layer_ios() { cat /sys/block/nvme*n1/stat | awk '{n += $1 + $5} END {print n}'; }
