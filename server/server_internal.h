@@ -71,7 +71,12 @@ struct config {
 };
 /* Reads and checks FILE; the error names file:line:column. */
 int config_load(const char *file, struct config **config, struct error *err);
+/* What holds without a file. */
+int config_default(struct config **config, struct error *err);
 void config_free(struct config *config);
+bool config_name_valid(const char *name, size_t length); /* of an array or a volume */
+bool config_filesystem_valid(const char *name);          /* "array/volume" */
+#define CONFIG_MEMORY_MIN (128ull << 20)
 /* What "auto" comes to on this machine, and the arena's part of memory. */
 void config_core(const struct config *config, struct core_config *core);
 /* The part of memory that the file systems' caches share: give it to struct storage before storage_open(). */
@@ -128,6 +133,9 @@ struct export {
 	struct storage_fs *filesystem;
 	struct config_allow *allow; /* copied from the configuration */
 	unsigned allow_count;
+	struct fs *fs;          /* that of filesystem */
+	uint64_t fsid;
+	uint64_t handle_key[2]; /* of its file handles' MAC */
 };
 /* The whole table is replaced on SIGHUP; readers on any reactor take a reference for the time of a call. */
 struct exports {
