@@ -10,8 +10,9 @@
  * Both are ordinary code: no callback, no recursion on what a peer sends (a list is a loop), no abort.
  *
  * Types: opaque<> and string<> become struct xdr_opaque, opaque[n] an array of bytes; bool, enum, int
- * and hyper as in C; T<> a count and a pointer; `T *next` at the end of a struct a linked list; a
- * union its discriminant and a C union. Identifiers are those of the protocol.
+ * and hyper as in C; T<> a count and a pointer (.count, .item); T * a pointer or NULL; `T *next` at the end of a
+ * struct a linked list; a union its discriminant and an unnamed C union (res.status, res.resok). Identifiers
+ * are those of the protocol. XDR_MAX_T counts a payload's length word, not the payload.
  */
 #ifndef FURROW_XDR_H
 #define FURROW_XDR_H
@@ -33,8 +34,12 @@ struct xdr_opaque {
  */
 struct xdr_payload {
 	uint32_t len;
-	uint32_t pos;          /* bytes from the start of the RPC message */
-	const uint8_t *inline_data; /* where they are in the message when they came inline, else NULL */
+	/*
+	 * Decoded: bytes from the start of the RPC message. Encoded: bytes from xdr_out.base, where payloads
+	 * before it take no room.
+	 */
+	uint32_t pos;
+	const uint8_t *inline_data; /* where they are, when they came inline and in one piece, else NULL */
 };
 
 /* Memory of one message: a bump allocator over room that its owner provides. */
@@ -51,13 +56,43 @@ static inline void *xdr_pool_take(struct xdr_pool *pool, size_t bytes)
 	return pool->base + at;
 }
 
-/* A message being read. base is the start of the RPC message, for positions. */
+/* A run of bytes of a message that was received into several buffers. */
+struct xdr_piece {
+	const uint8_t *data;
+	uint32_t len;
+};
+
+/*
+ * A message being read: the window [p, end), then the pieces. A value that straddles two pieces is put
+ * together in the pool, so that everything but a payload is read contiguously, whatever the cuts are. A copy of
+ * the struct reads on by itself (with its own pool, if its memory is not to stay).
+ */
 struct xdr_in {
 	const uint8_t *base, *p, *end;
 	struct xdr_pool *pool;
 	uint32_t reduced_pos;  /* position of the data that a Read chunk took out of the stream; UINT32_MAX: none */
 	uint32_t reduced_len;  /* its bytes */
+	uint32_t base_pos;     /* position of base in the RPC message; 0 unless there are pieces */
+	uint32_t piece_off;    /* bytes of the first piece that were taken already */
+	uint32_t piece_bytes;  /* bytes that all pieces still hold */
+	const struct xdr_piece *piece; /* what follows end; NULL: nothing */
 };
+static inline void xdr_in_init(struct xdr_in *in, const void *data, size_t len, struct xdr_pool *pool)
+{
+	*in = (struct xdr_in){.base = data, .p = data, .end = (const uint8_t *)data + len, .pool = pool, .reduced_pos = UINT32_MAX};
+}
+/* Position in the RPC message. */
+static inline uint32_t xdr_in_pos(const struct xdr_in *in)
+{
+	return in->base_pos + (uint32_t)(in->p - in->base);
+}
+/* Bytes that are left, in all pieces. */
+static inline size_t xdr_in_left(const struct xdr_in *in)
+{
+	return (size_t)(in->end - in->p) + in->piece_bytes;
+}
+bool xdr_in_pull(struct xdr_in *in, size_t bytes); /* the slow half of xdr_in_room() */
+
 /* A message being written; several payloads (NFSv4 COMPOUND) at most. */
 #define XDR_PAYLOADS_MAX 8
 struct xdr_out {
@@ -66,47 +101,130 @@ struct xdr_out {
 	unsigned payloads;
 };
 
-static inline bool xdr_in_room(const struct xdr_in *in, size_t bytes)
+static inline void xdr_out_init(struct xdr_out *out, void *data, size_t room)
 {
-	return (size_t)(in->end - in->p) >= bytes;
+	out->base = out->p = data;
+	out->end = out->base + room;
+	out->payloads = 0;
 }
-static inline bool xdr_get_u32(struct xdr_in *in, uint32_t *v)
+
+/* True when BYTES can be read at p without a further check. */
+static inline bool xdr_in_room(struct xdr_in *in, size_t bytes)
+{
+	return (size_t)(in->end - in->p) >= bytes || xdr_in_pull(in, bytes);
+}
+static inline bool xdr_out_room(const struct xdr_out *out, size_t bytes)
+{
+	return (size_t)(out->end - out->p) >= bytes;
+}
+
+/* take and lay: after a check of room. */
+static inline uint32_t xdr_take_u32(struct xdr_in *in)
 {
 	uint32_t x;
-	if (!xdr_in_room(in, 4))
-		return false;
 	memcpy(&x, in->p, 4);
 	in->p += 4;
-	*v = __builtin_bswap32(x);
+	return __builtin_bswap32(x);
+}
+static inline uint64_t xdr_take_u64(struct xdr_in *in)
+{
+	uint64_t x;
+	memcpy(&x, in->p, 8);
+	in->p += 8;
+	return __builtin_bswap64(x);
+}
+static inline int32_t xdr_take_i32(struct xdr_in *in)
+{
+	return (int32_t)xdr_take_u32(in);
+}
+static inline int64_t xdr_take_i64(struct xdr_in *in)
+{
+	return (int64_t)xdr_take_u64(in);
+}
+static inline void xdr_lay_u32(struct xdr_out *out, uint32_t v)
+{
+	v = __builtin_bswap32(v);
+	memcpy(out->p, &v, 4);
+	out->p += 4;
+}
+static inline void xdr_lay_u64(struct xdr_out *out, uint64_t v)
+{
+	v = __builtin_bswap64(v);
+	memcpy(out->p, &v, 8);
+	out->p += 8;
+}
+static inline void xdr_lay_i32(struct xdr_out *out, int32_t v)
+{
+	xdr_lay_u32(out, (uint32_t)v);
+}
+static inline void xdr_lay_i64(struct xdr_out *out, int64_t v)
+{
+	xdr_lay_u64(out, (uint64_t)v);
+}
+
+/* get and put: false when there is no room. */
+static inline bool xdr_get_u32(struct xdr_in *in, uint32_t *v)
+{
+	if (!xdr_in_room(in, 4))
+		return false;
+	*v = xdr_take_u32(in);
 	return true;
 }
 static inline bool xdr_get_u64(struct xdr_in *in, uint64_t *v)
 {
-	uint64_t x;
 	if (!xdr_in_room(in, 8))
 		return false;
-	memcpy(&x, in->p, 8);
-	in->p += 8;
-	*v = __builtin_bswap64(x);
+	*v = xdr_take_u64(in);
+	return true;
+}
+static inline bool xdr_get_i32(struct xdr_in *in, int32_t *v)
+{
+	if (!xdr_in_room(in, 4))
+		return false;
+	*v = xdr_take_i32(in);
+	return true;
+}
+static inline bool xdr_get_i64(struct xdr_in *in, int64_t *v)
+{
+	if (!xdr_in_room(in, 8))
+		return false;
+	*v = xdr_take_i64(in);
+	return true;
+}
+/* Only 0 and 1 are values of a bool. */
+static inline bool xdr_get_bool(struct xdr_in *in, bool *v)
+{
+	uint32_t x;
+	if (!xdr_get_u32(in, &x) || x > 1)
+		return false;
+	*v = x != 0;
 	return true;
 }
 static inline bool xdr_put_u32(struct xdr_out *out, uint32_t v)
 {
-	if ((size_t)(out->end - out->p) < 4)
+	if (!xdr_out_room(out, 4))
 		return false;
-	v = __builtin_bswap32(v);
-	memcpy(out->p, &v, 4);
-	out->p += 4;
+	xdr_lay_u32(out, v);
 	return true;
 }
 static inline bool xdr_put_u64(struct xdr_out *out, uint64_t v)
 {
-	if ((size_t)(out->end - out->p) < 8)
+	if (!xdr_out_room(out, 8))
 		return false;
-	v = __builtin_bswap64(v);
-	memcpy(out->p, &v, 8);
-	out->p += 8;
+	xdr_lay_u64(out, v);
 	return true;
+}
+static inline bool xdr_put_i32(struct xdr_out *out, int32_t v)
+{
+	return xdr_put_u32(out, (uint32_t)v);
+}
+static inline bool xdr_put_i64(struct xdr_out *out, int64_t v)
+{
+	return xdr_put_u64(out, (uint64_t)v);
+}
+static inline bool xdr_put_bool(struct xdr_out *out, bool v)
+{
+	return xdr_put_u32(out, v);
 }
 static inline uint32_t xdr_round(uint32_t len)
 {
@@ -118,6 +236,7 @@ bool xdr_put_opaque(struct xdr_out *out, const void *data, uint32_t len);
 bool xdr_get_fixed(struct xdr_in *in, void *to, uint32_t len);
 bool xdr_put_fixed(struct xdr_out *out, const void *data, uint32_t len);
 bool xdr_get_payload(struct xdr_in *in, uint32_t max, struct xdr_payload *v);
+/* Writes the length, sets v->pos, and notes *v in out->payload[]; the bytes themselves are not the codec's. */
 bool xdr_put_payload(struct xdr_out *out, struct xdr_payload *v);
 
 #endif
