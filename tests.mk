@@ -28,3 +28,9 @@ lint:
 	clang-tidy --quiet $$(git ls-files '*.c' | grep -v '^tests/') -- $(CPPFLAGS) -std=gnu11
 
 .PHONY: tools asan-build asan check check-fast check-vm lint bench bench-vm
+
+# Rates in a guest whose clock counts instructions, beside the kernel's own stack. Takes some 15 minutes.
+BENCH_RUNS ?= 1
+bench-vm: all
+	$(MAKE) --no-print-directory deps EXTRA_DEPS="$(DEPS_BENCH)"
+	eval "$$(tests/vm/newer-qemu $(BUILD)/qemu)" && FURROW_BUILD=$(BUILD) bench/bench_vm --runs $(BENCH_RUNS)

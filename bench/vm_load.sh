@@ -1,0 +1,50 @@
+# vm_load.sh: the loads that both servers get in the guest. Sourced by vm_furrow.sh and vm_knfsd.sh, which define
+# `counters`: prints flushes and FUA writes of all drives so far.
+#
+# Each line of output: figure NAME VALUE UNIT FLUSHES-PER-OPERATION FUA-WRITES-PER-OPERATION
+set -eu
+size=${BENCH_SIZE:-64M} seconds=${BENCH_SECONDS:-2}
+
+figure() { # NAME UNIT OPERATIONS VALUE COUNTERS-BEFORE
+	local after
+	after=$(counters)
+	awk -v n="$1" -v u="$2" -v ops="$3" -v v="$4" -v b="$5" -v a="$after" 'BEGIN {
+		split(b, x); split(a, y)
+		if (ops < 1) ops = 1
+		printf "figure %s %s %s %.3f %.3f\n", n, v, u, (y[1] - x[1]) / ops, (y[2] - x[2]) / ops }'
+}
+# fio's terse line: total KiB and IOPS of reads ($6, $8) and writes ($47, $49)
+load() { # NAME UNIT DIR FIO-OPTIONS...: UNIT MiB/s or op/s
+	local name=$1 unit=$2 dir=$3 before out
+	shift 3
+	before=$(counters)
+	out=$(fio --directory="$dir" --name=f --direct=1 --ioengine=libaio --size="$size" --output-format=terse --terse-version=3 "$@")
+	set -- $(echo "$out" | awk -F';' '{printf "%d %d %d %d", $6 + $47, $7 + $48, $8 + $49, 0}')
+	case $unit in
+	MiB/s) figure "$name" $unit $(($1 / 1024)) "$(awk -v k="$2" 'BEGIN {printf "%.1f", k / 1024}')" "$before" ;;
+	*) figure "$name" $unit $(($1 / 4)) "$3" "$before" ;;
+	esac
+}
+loads() { # VERSION DIR
+	local v=$1 dir=$2 i n=${BENCH_FILES:-200} before s e
+	load "$v.write1m" MiB/s "$dir" --rw=write --bs=1M --iodepth=8 --end_fsync=1
+	load "$v.read1m" MiB/s "$dir" --rw=read --bs=1M --iodepth=8 --time_based --runtime="$seconds"
+	load "$v.randread4k" op/s "$dir" --rw=randread --bs=4k --iodepth=32 --time_based --runtime="$seconds"
+	load "$v.randwrite4k" op/s "$dir" --rw=randwrite --bs=4k --iodepth=32 --time_based --runtime="$seconds"
+	before=$(counters) s=$(date +%s%N)
+	for ((i = 0; i < n; i++)); do : >"$dir/c$i"; done
+	e=$(date +%s%N)
+	figure "$v.create" op/s "$n" $((n * 1000000000 / (e - s))) "$before"
+	before=$(counters) s=$(date +%s%N)
+	for ((i = 0; i < n; i++)); do echo "$dir/c$i"; done | xargs stat -c %s --cached=never >/dev/null
+	e=$(date +%s%N)
+	figure "$v.stat" op/s "$n" $((n * 1000000000 / (e - s))) "$before"
+	rm -f "$dir"/*
+}
+# What the soft-RoCE wire itself moves in 1 MiB RDMA Writes.
+wire() {
+	ib_write_bw -s 1048576 -n 64 -F >/dev/null 2>&1 &
+	sleep 1
+	ib_write_bw -s 1048576 -n 64 -F 10.99.0.1 2>/dev/null | awk '$1 == 1048576 {printf "figure wire.write1m %s MiB/s 0 0\n", $4}'
+	wait
+}
