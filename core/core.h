@@ -123,9 +123,25 @@ unsigned reactor_index(const struct reactor *reactor);
 void reactor_post(struct reactor *reactor, void (*fn)(void *arg), void *arg);
 /* Starts a fiber on REACTOR. Any thread. When all fibers are taken it starts as soon as one ends. */
 void reactor_spawn(struct reactor *reactor, void (*fn)(void *arg), void *arg);
-/* Runs FN(ARG) in a fiber on REACTOR and waits for its end; calls it directly when REACTOR is this one. */
+/*
+ * Runs FN(ARG) in a fiber on REACTOR and waits for its end; calls it directly when REACTOR is this one. A thread
+ * that is no reactor may call it too: the thread blocks meanwhile.
+ */
 void reactor_call(struct reactor *reactor, void (*fn)(void *arg), void *arg);
-/* Runs FN(ARG), which may block, on a helper thread and waits for its end. */
+/*
+ * As reactor_post() and, with spawn set, as reactor_spawn(), in memory that the caller gives: it stays the
+ * reactor's until FN is called, and FN may free it or send it on. Messages from one thread to one reactor keep
+ * their order. Any thread.
+ */
+struct mail {
+	struct mail *next;
+	void (*fn)(void *arg);
+	void *arg;
+	bool spawn;  /* run FN in a fiber */
+	bool pooled; /* of core alone */
+};
+void reactor_mail(struct reactor *reactor, struct mail *mail);
+/* Runs FN(ARG), which may block, on a helper thread and waits for its end. Outside of a fiber it calls it directly. */
 void offload(void (*fn)(void *arg), void *arg);
 
 /*
@@ -143,7 +159,10 @@ struct poller {
 void poller_add(struct poller *poller);
 void poller_remove(struct poller *poller);
 
-/* Called on SIGTERM, SIGINT and SIGHUP in the loop of reactor 0 (signalfd); must not wait. */
+/*
+ * FN is called on SIGTERM, SIGINT and SIGHUP in the loop of reactor 0 (signalfd); it must not wait. Call it before
+ * other libraries start threads, so that these inherit the blocked signals.
+ */
 void signals_watch(void (*fn)(int signal, void *arg), void *arg);
 
 /* ------------------------------------------------------------------------------------------------
@@ -245,6 +264,8 @@ struct io {
  */
 struct io_uring_sqe *io_start(struct io *io);
 void io_link(struct io_uring_sqe *sqe, struct io *io); /* sets user_data again after a prep */
+/* The next N io_start() (N at most 64) go to the kernel in one submission, as a chain of linked operations must. No wait. */
+void io_reserve(unsigned n);
 int io_wait(struct io *io);                            /* waits; returns res */
 /* As io_wait(); -ETIME when DEADLINE passed: the operation then still owns its memory. */
 int io_wait_until(struct io *io, uint64_t deadline);
@@ -270,7 +291,7 @@ struct buf {
 	uint32_t size;
 	_Atomic uint32_t refs;
 	int32_t fixed_index; /* index of the registered piece on every reactor's ring, or -1 */
-	struct list_node node;
+	struct list_node node; /* free for the owner's use; unlinked when the last reference is put */
 };
 
 /* A buffer of at least SIZE (rounded up to 4 KiB << n) with one reference; waits while there is none. SIZE <= BUF_MAX. */
@@ -322,10 +343,11 @@ struct counter {
 	} __attribute__((aligned(64))) slot[METRIC_SLOTS];
 	struct list_node node;
 };
-/* NAME ends in _total. The counter lives until metric_remove(). Any thread. */
+/* NAME ends in _total. The counter lives until counter_remove(). To register twice does no harm. Any thread. */
 void counter_register(struct counter *counter, const char *name, const char *labels, const char *help);
 void counter_add(struct counter *counter, uint64_t value); /* any thread */
 uint64_t counter_read(const struct counter *counter);
+void counter_remove(struct counter *counter);
 
 /* A value that is read when asked for. */
 struct gauge {
@@ -346,7 +368,9 @@ struct histogram {
 	} *slot; /* one per reactor, allocated by histogram_register() */
 	struct list_node node;
 };
+/* NAME ends in _seconds: it is exported in seconds. 0 or -ENOMEM; to register twice does no harm. */
 int histogram_register(struct histogram *histogram, const char *name, const char *labels, const char *help);
+void histogram_remove(struct histogram *histogram); /* also frees its slots */
 void histogram_record(struct histogram *histogram, uint64_t ns);
 uint64_t histogram_quantile(const struct histogram *histogram, double q); /* ns */
 /* All metrics in the Prometheus text format. Any thread. */
