@@ -1,6 +1,8 @@
 # Furrow. `make run` serves a demonstration, `make check` runs every test; `make help` lists the rest.
 BUILD ?= build
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 PYTHON ?= /usr/bin/python3
 
 # What is built, from the ground up. Each folder is one library; an include never points upward.
@@ -21,6 +23,7 @@ AR := gcc-ar
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
+.SECONDARY:
 
 XDR_NAMES := $(basename $(notdir $(wildcard xdr/*.x)))
 XDR_GEN := $(XDR_NAMES:%=$(BUILD)/gen/xdr/%.c)

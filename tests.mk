@@ -34,3 +34,7 @@ BENCH_RUNS ?= 1
 bench-vm: all
 	$(MAKE) --no-print-directory deps EXTRA_DEPS="$(DEPS_BENCH)"
 	eval "$$(tests/vm/newer-qemu $(BUILD)/qemu)" && FURROW_BUILD=$(BUILD) bench/bench_vm --runs $(BENCH_RUNS)
+# What NFS over loopback TCP costs the server: instructions, system calls, copies; NFS-Ganesha beside it.
+bench: all tools
+	$(MAKE) --no-print-directory deps EXTRA_DEPS="$(DEPS_BENCH)"
+	FURROW_BUILD=$(BUILD) bench/bench_native
