@@ -97,6 +97,7 @@ struct storage_fs {
 	char problem[256];
 	/* Who needs it mounted besides the storage itself: export tables in use, a running check. It is not unmounted before. */
 	_Atomic unsigned users;
+	uint64_t cache_bytes; /* its part of the storage's */
 	struct list_node node;
 };
 struct storage_array {
@@ -107,7 +108,9 @@ struct storage_array {
 struct storage {
 	char **drives; /* patterns */
 	unsigned drive_count;
-	struct list arrays, filesystems;
+	struct list arrays, filesystems; /* the volumes of all open arrays, mounted or not */
+	struct fiber_mutex lock;         /* held by whoever changes the lists, or waits while it walks them */
+	uint64_t cache_given;            /* of cache_bytes, to those mounted */
 	uint64_t cache_bytes; /* for all file systems; 0: a default. Set it before storage_open() */
 	bool read_only;       /* mount so that nothing is written to the volumes. Set it before storage_open() */
 };
@@ -117,6 +120,13 @@ int storage_open(struct storage *storage, char **drives, unsigned drive_count, c
 /* More of the same after storage_open(): on reload, before exports_build(). What is mounted already stays as it is. */
 int storage_mount(struct storage *storage, const char *const *filesystems, unsigned count, struct error *err);
 void storage_close(struct storage *storage); /* unmounts, closes */
+/* Opens the array NAME if the drives hold it; the lock is held. */
+int storage_array_open(struct storage *storage, const char *name, struct storage_array **array, struct error *err);
+void storage_array_close(struct storage *storage, struct storage_array *array); /* unmounts what is on it, too */
+int storage_fs_mount(struct storage *storage, struct storage_fs *filesystem, uint64_t cache_bytes, struct error *err);
+int storage_fs_unmount(struct storage *storage, struct storage_fs *filesystem);
+/* After a volume was made or destroyed. */
+int storage_volumes_refresh(struct storage *storage, struct storage_array *array, struct error *err);
 /* exports_build() takes one for each export, and the last exports_put() gives it back. Any thread. */
 void storage_fs_hold(struct storage_fs *filesystem);
 void storage_fs_release(struct storage_fs *filesystem);

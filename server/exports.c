@@ -1,0 +1,249 @@
+/*
+ * exports: which client may do what with which file system.
+ *
+ * The table is made from the configuration once and then never changed; SIGHUP makes a new one. Readers on any reactor
+ * hold a reference for the time of a call, so a call sees one table from its gate to its reply, and
+ * an old table goes when its last call has ended. Taking the reference is under a spin lock held for two instructions:
+ * between reading the pointer and counting, the last other reference must not go. While the table lives its
+ * file systems stay mounted (storage_fs_hold).
+ *
+ * An export is a whole file system, so a handle cannot lead out of it.
+ *
+ * Error policy: a table that cannot be made whole is not made at all, and the error names the place in the file. What a peer
+ * sends is looked up and compared only.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/nfs_internal.h"
+
+static pthread_spinlock_t current_lock;
+static struct exports *current;
+
+__attribute__((constructor)) static void exports_lock_init(void)
+{
+	pthread_spin_init(&current_lock, PTHREAD_PROCESS_PRIVATE);
+}
+
+static void exports_free(struct exports *exports)
+{
+	for (unsigned i = 0; i < exports->count; i++) {
+		struct export *e = &exports->export[i];
+		if (e->filesystem)
+			storage_fs_release(e->filesystem);
+		for (unsigned j = 0; j < e->allow_count; j++)
+			free(e->allow[j].clients);
+		free(e->allow);
+		free(e->path);
+	}
+	free(exports->export);
+	free(exports);
+}
+
+void exports_publish(struct exports *exports)
+{
+	pthread_spin_lock(&current_lock);
+	struct exports *old = current;
+	current = exports;
+	pthread_spin_unlock(&current_lock);
+	exports_put(old);
+}
+
+struct exports *exports_get(void)
+{
+	pthread_spin_lock(&current_lock);
+	struct exports *e = current;
+	if (e)
+		atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+	pthread_spin_unlock(&current_lock);
+	return e;
+}
+
+void exports_put(struct exports *exports)
+{
+	if (exports && atomic_fetch_sub_explicit(&exports->refs, 1, memory_order_acq_rel) == 1)
+		exports_free(exports);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Making the table
+ */
+
+static int allow_copy(struct export *to, const struct config_export *from)
+{
+	to->allow = calloc(from->allow_count ? from->allow_count : 1, sizeof(*to->allow));
+	if (!to->allow)
+		return -ENOMEM;
+	for (unsigned i = 0; i < from->allow_count; i++) {
+		struct config_allow *a = &to->allow[i];
+		size_t bytes = from->allow[i].client_count * sizeof(*a->clients);
+		*a = from->allow[i];
+		a->clients = malloc(bytes ? bytes : 1);
+		if (!a->clients)
+			return -ENOMEM;
+		if (bytes)
+			memcpy(a->clients, from->allow[i].clients, bytes);
+		to->allow_count = i + 1;
+	}
+	return 0;
+}
+
+/* Two rules for the same clients contradict each other, and which one counts would be a matter of their order. */
+static const struct config_clients *allow_twice(const struct export *e)
+{
+	for (unsigned a = 0; a < e->allow_count; a++)
+		for (unsigned b = 0; b <= a; b++)
+			for (unsigned i = 0; i < e->allow[a].client_count; i++)
+				for (unsigned j = 0; j < (a == b ? i : e->allow[b].client_count); j++) {
+					const struct config_clients *x = &e->allow[a].clients[i];
+					const struct config_clients *y = &e->allow[b].clients[j];
+					if (x->prefix == y->prefix && !memcmp(&x->net, &y->net, sizeof(x->net)))
+						return x;
+				}
+	return NULL;
+}
+
+static int export_make(struct export *e, const struct config_export *from, const char *file, struct storage *storage,
+	struct error *err)
+{
+	size_t len = strlen(from->path);
+
+	if (from->path[0] != '/')
+		return error_set(err, -EINVAL, "%s:%u: export path \"%s\" does not begin with /", file, from->line, from->path);
+	while (len > 1 && from->path[len - 1] == '/')
+		len--;
+	e->path = strndup(from->path, len);
+	if (!e->path || allow_copy(e, from))
+		return error_set(err, -ENOMEM, "%s:%u: out of memory", file, from->line);
+	e->id = checksum32(e->path, len);
+
+	const struct config_clients *twice = allow_twice(e);
+	if (twice)
+		return error_set(
+			err, -EINVAL, "%s:%u: export %s: clients %s stand there twice", file, from->line, e->path, twice->text);
+
+	struct storage_fs *filesystem = storage_fs_find(storage, from->filesystem);
+	if (!filesystem)
+		return error_set(err, -ENOENT, "%s:%u: export %s: no file system %s on the drives found", file, from->line,
+			e->path, from->filesystem);
+	if (!filesystem->fs)
+		return error_set(err, -EIO, "%s:%u: export %s: file system %s: %s", file, from->line, e->path,
+			from->filesystem, filesystem->problem[0] ? filesystem->problem : "not mounted");
+	storage_fs_hold(filesystem);
+	e->filesystem = filesystem;
+	e->fs = filesystem->fs;
+	e->fsid = fs_fsid(e->fs);
+	handle_key_make(fs_uuid(e->fs), e->fsid, e->handle_key);
+	return 0;
+}
+
+struct exports *exports_build(const struct config *config, struct storage *storage, struct error *err)
+{
+	struct exports *exports = calloc(1, sizeof(*exports));
+	int rc = 0;
+
+	if (exports)
+		exports->export = calloc(config->export_count ? config->export_count : 1, sizeof(*exports->export));
+	if (!exports || !exports->export) {
+		free(exports);
+		error_set(err, -ENOMEM, "%s: out of memory", config->file);
+		return NULL;
+	}
+	atomic_init(&exports->refs, 1);
+	for (unsigned i = 0; i < config->export_count && !rc; i++) {
+		const struct config_export *from = &config->exports[i];
+		struct export *e = &exports->export[i];
+		exports->count = i + 1;
+		rc = export_make(e, from, config->file, storage, err);
+		for (unsigned j = 0; j < i && !rc; j++) {
+			if (!strcmp(e->path, exports->export[j].path))
+				rc = error_set(err, -EEXIST, "%s:%u: export %s stands there twice, first in line %u",
+					config->file, from->line, e->path, config->exports[j].line);
+			else if (e->id == exports->export[j].id)
+				rc = error_set(err, -EEXIST,
+					"%s:%u: export %s: its path has the same checksum as %s; choose another path", config->file,
+					from->line, e->path, exports->export[j].path);
+		}
+	}
+	if (rc) {
+		exports_free(exports);
+		return NULL;
+	}
+	return exports;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Looking up
+ */
+
+const struct export *export_find_id(const struct exports *exports, uint32_t id)
+{
+	for (unsigned i = 0; i < exports->count; i++)
+		if (exports->export[i].id == id)
+			return &exports->export[i];
+	return NULL;
+}
+
+const struct export *export_find(const struct exports *exports, const char *path, size_t len, const char **rest)
+{
+	const struct export *best = NULL;
+	size_t best_len = 0;
+
+	for (unsigned i = 0; i < exports->count; i++) {
+		const struct export *e = &exports->export[i];
+		size_t own = strlen(e->path);
+		if (own == 1)
+			own = 0; /* "/": everything lies in it */
+		if (own > len || memcmp(path, e->path, own) || (own < len && path[own] != '/'))
+			continue;
+		if (!best || own > best_len) {
+			best = e;
+			best_len = own;
+		}
+	}
+	if (best)
+		*rest = path + best_len;
+	return best;
+}
+
+static void peer_address(const struct sockaddr_storage *peer, struct in6_addr *to)
+{
+	memset(to, 0, sizeof(*to));
+	if (peer->ss_family == AF_INET6) {
+		*to = ((const struct sockaddr_in6 *)(const void *)peer)->sin6_addr;
+	} else if (peer->ss_family == AF_INET) {
+		to->s6_addr[10] = to->s6_addr[11] = 0xff;
+		memcpy(&to->s6_addr[12], &((const struct sockaddr_in *)(const void *)peer)->sin_addr, 4);
+	}
+}
+
+static bool prefix_covers(const struct config_clients *c, const struct in6_addr *address)
+{
+	unsigned bytes = c->prefix / 8, bits = c->prefix % 8;
+
+	if (c->prefix > 128 || memcmp(&c->net, address, bytes))
+		return false;
+	return !bits || !((c->net.s6_addr[bytes] ^ address->s6_addr[bytes]) >> (8 - bits));
+}
+
+const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer)
+{
+	const struct config_allow *best = NULL;
+	unsigned best_prefix = 0;
+	struct in6_addr address;
+
+	if (peer->ss_family != AF_INET && peer->ss_family != AF_INET6)
+		return NULL;
+	peer_address(peer, &address);
+	for (unsigned i = 0; i < export->allow_count; i++)
+		for (unsigned j = 0; j < export->allow[i].client_count; j++) {
+			const struct config_clients *c = &export->allow[i].clients[j];
+			if ((!best || c->prefix > best_prefix) && prefix_covers(c, &address)) {
+				best = &export->allow[i];
+				best_prefix = c->prefix;
+			}
+		}
+	return best;
+}
