@@ -115,7 +115,7 @@ static struct buf *piece_alloc(unsigned class)
 		if (!n)
 			return NULL;
 		p = container_of(n, struct piece, node);
-		p->class = (uint8_t)class;
+		p->class = (uint8_t) class;
 		p->total = (uint8_t)(PIECE_BLOCKS >> class);
 		p->count = 0;
 		p->used = 0;

@@ -62,8 +62,8 @@ struct context {
 
 enum fiber_state {
 	FIBER_FREE,
-	FIBER_READY,     /* runs, or is in the list of those that will */
-	FIBER_PARKED,    /* in a wait of core's own, whose one waker knows it: fiber_unpark() */
+	FIBER_READY,	 /* runs, or is in the list of those that will */
+	FIBER_PARKED,	 /* in a wait of core's own, whose one waker knows it: fiber_unpark() */
 	FIBER_SUSPENDED, /* in fiber_suspend() */
 };
 
@@ -74,7 +74,7 @@ struct fiber {
 	void *arg;
 	enum fiber_state state;
 	bool wake_pending; /* fiber_wake() came while it was not suspended */
-	bool started;      /* its stack holds the frame of fiber_main() */
+	bool started;	   /* its stack holds the frame of fiber_main() */
 	struct reactor *reactor;
 };
 
@@ -149,8 +149,8 @@ struct reactor {
 	int wake_fd;
 
 	struct list pollers;
-	unsigned calls_out;  /* fibers here that wait for another reactor's answer */
-	uint64_t spin_ns;    /* adaptive */
+	unsigned calls_out; /* fibers here that wait for another reactor's answer */
+	uint64_t spin_ns;   /* adaptive */
 	struct mail *local_first, **local_last;
 	struct mail *mail_pool;
 	unsigned mail_pool_count;

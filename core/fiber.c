@@ -252,8 +252,7 @@ int fiber_pool_init(struct fiber_pool *pool, struct reactor *r, uint32_t limit, 
 
 void fiber_pool_fini(struct fiber_pool *pool)
 {
-	list_foreach(n, &pool->slabs)
-	{
+	list_foreach (n, &pool->slabs) {
 		struct fiber_slab *slab = container_of(n, struct fiber_slab, node);
 		for (unsigned i = 0; i < SLAB_FIBERS; i++) {
 			VALGRIND_STACK_DEREGISTER(slab->valgrind[i]);

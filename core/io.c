@@ -24,7 +24,9 @@
 #define REAP_MOST 4096u
 
 #define F_WIDE (IORING_SETUP_SQE128 | IORING_SETUP_CQE32)
-#define F_DEFER (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
+#define F_DEFER                                                                                                        \
+	(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN |                         \
+		IORING_SETUP_TASKRUN_FLAG)
 #define F_SINGLE (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
 #define F_COOP (IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
 #define F_BASE (IORING_SETUP_R_DISABLED | IORING_SETUP_CLAMP | IORING_SETUP_CQSIZE)
@@ -68,7 +70,8 @@ int ring_open(struct reactor *r, struct error *err)
 	}
 	if (rc == -EPERM || rc == -EACCES)
 		return error_set(err, rc,
-			"io_uring is not permitted here: see the sysctl kernel.io_uring_disabled and the seccomp filter of the container");
+			"io_uring is not permitted here: see the sysctl kernel.io_uring_disabled and the seccomp "
+			"filter of the container");
 	if (rc == -ENOSYS)
 		return error_set(err, rc, "this kernel has no io_uring");
 	if (rc < 0)
@@ -213,7 +216,8 @@ void ring_submit(struct reactor *r)
 		return;
 	r->rounds_unsubmitted = 0;
 	counter_add(&metric_submits, 1);
-	/* What could not be submitted (no memory, too many completions waiting) stays in the ring for the next round. */
+	/* What could not be submitted (no memory, too many completions waiting) stays in the ring for the next round.
+	 */
 	if (events)
 		io_uring_submit_and_get_events(&r->ring);
 	else

@@ -59,9 +59,9 @@ static size_t line_start(char *line, size_t size, enum log_level level, const ch
 		time_t seconds = (time_t)(wall / NSEC_PER_SEC);
 		struct tm tm;
 		gmtime_r(&seconds, &tm);
-		n = snprintf(line, size, "%04d-%02d-%02dT%02d:%02d:%02d.%03uZ %s %s: ", tm.tm_year + 1900, tm.tm_mon + 1,
-			tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (unsigned)(wall % NSEC_PER_SEC / 1000000),
-			names[level], subsystem);
+		n = snprintf(line, size, "%04d-%02d-%02dT%02d:%02d:%02d.%03uZ %s %s: ", tm.tm_year + 1900,
+			tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+			(unsigned)(wall % NSEC_PER_SEC / 1000000), names[level], subsystem);
 	}
 	return n < 0 ? 0 : (size_t)n < size ? (size_t)n : size - 1;
 }

@@ -27,7 +27,7 @@ static struct {
 
 static bool list_has(const struct list *l, const struct list_node *node)
 {
-	list_foreach(n, l)
+	list_foreach (n, l)
 		if (n == node)
 			return true;
 	return false;
@@ -150,8 +150,8 @@ void histogram_record(struct histogram *histogram, uint64_t ns)
 	slot_add(&s->sum, ns);
 	slot_add(&s->bucket[bucket_of(ns)], 1);
 	uint64_t max = atomic_load_explicit(&s->max, memory_order_relaxed);
-	while (ns > max && !atomic_compare_exchange_weak_explicit(
-				   &s->max, &max, ns, memory_order_relaxed, memory_order_relaxed))
+	while (ns > max &&
+		!atomic_compare_exchange_weak_explicit(&s->max, &max, ns, memory_order_relaxed, memory_order_relaxed))
 		;
 }
 
@@ -231,15 +231,14 @@ static void histogram_write(FILE *out, const struct histogram *h)
 
 /* For each family that does not come again from an earlier member: its head, then all members in the list. */
 #define families_foreach(type, first, member, l)                                                                       \
-	list_foreach(first##_node, l)                                                                                  \
+	list_foreach (first##_node, l)                                                                                 \
 		for (type *first = container_of(first##_node, type, node); first; first = NULL)                        \
 			if (family_is_first_##member(l, first))
 
 #define FAMILY_IS_FIRST(type)                                                                                          \
 	static bool family_is_first_##type(const struct list *l, const struct type *metric)                            \
 	{                                                                                                              \
-		list_foreach(n, l)                                                                                     \
-		{                                                                                                      \
+		list_foreach (n, l) {                                                                                  \
 			const struct type *m = container_of(n, struct type, node);                                     \
 			if (m == metric)                                                                               \
 				return true;                                                                           \
@@ -258,8 +257,7 @@ void metrics_write(FILE *out)
 	families_foreach(struct counter, first, counter, &metrics.counters)
 	{
 		head_write(out, first->name, first->help, "counter");
-		list_foreach(n, &metrics.counters)
-		{
+		list_foreach (n, &metrics.counters) {
 			const struct counter *c = container_of(n, struct counter, node);
 			if (strcmp(c->name, first->name))
 				continue;
@@ -270,8 +268,7 @@ void metrics_write(FILE *out)
 	families_foreach(struct gauge, first, gauge, &metrics.gauges)
 	{
 		head_write(out, first->name, first->help, "gauge");
-		list_foreach(n, &metrics.gauges)
-		{
+		list_foreach (n, &metrics.gauges) {
 			const struct gauge *g = container_of(n, struct gauge, node);
 			if (strcmp(g->name, first->name))
 				continue;
@@ -282,8 +279,7 @@ void metrics_write(FILE *out)
 	families_foreach(struct histogram, first, histogram, &metrics.histograms)
 	{
 		head_write(out, first->name, first->help, "histogram");
-		list_foreach(n, &metrics.histograms)
-		{
+		list_foreach (n, &metrics.histograms) {
 			const struct histogram *h = container_of(n, struct histogram, node);
 			if (strcmp(h->name, first->name) == 0)
 				histogram_write(out, h);

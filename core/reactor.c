@@ -274,8 +274,7 @@ void poller_remove(struct poller *poller)
 static int pollers_run(struct reactor *r)
 {
 	int events = 0;
-	list_foreach(n, &r->pollers)
-	{
+	list_foreach (n, &r->pollers) {
 		struct poller *p = container_of(n, struct poller, node);
 		events += p->poll(p);
 	}
@@ -285,8 +284,7 @@ static int pollers_run(struct reactor *r)
 /* True when one of them has events after all. */
 static bool pollers_arm(struct reactor *r)
 {
-	list_foreach(n, &r->pollers)
-	{
+	list_foreach (n, &r->pollers) {
 		struct poller *p = container_of(n, struct poller, node);
 		if (p->arm(p))
 			return true;
@@ -358,9 +356,9 @@ static void reactor_idle(struct reactor *r)
 		return;
 	reactor_sleep(r);
 	if (now_ns() - start < SPIN_MOST)
-		r->spin_ns = r->spin_ns * 2 < SPIN_LEAST ? SPIN_LEAST :
-			     r->spin_ns * 2 > SPIN_MOST	 ? SPIN_MOST :
-							   r->spin_ns * 2;
+		r->spin_ns = r->spin_ns * 2 < SPIN_LEAST  ? SPIN_LEAST
+			     : r->spin_ns * 2 > SPIN_MOST ? SPIN_MOST
+							  : r->spin_ns * 2;
 	else
 		r->spin_ns = r->spin_ns / 2 < SPIN_LEAST ? 0 : r->spin_ns / 2;
 }
