@@ -11,7 +11,7 @@
  *   exports.c   which client may do what where; access gate; pseudo-root
  *   handle.c    file handles with their MAC
  *   nfs3*.c     NFSv3, mount3.c MOUNT 3
- *   main.c      furrowd: options, start, signals, clean stop
+ *   serve.c     the server's start, reload and stop; main.c furrowd: options, signals; daemon.c leaving the terminal
  */
 #ifndef FURROW_SERVER_INTERNAL_H
 #define FURROW_SERVER_INTERNAL_H
@@ -170,13 +170,24 @@ struct server {
 	struct rpc_server *rpc;
 	uint64_t started; /* wall_ns() */
 	bool rdma, rpcbind;
+	/* Configurations that a reload replaced: what was made from them may still point into them. Freed at the end. */
+	struct config **retired;
+	unsigned retired_count;
+	struct fiber_mutex reload_lock;
 	/* What SIGHUP does, for `furrow reload`: reads the configuration again and publishes its exports. Waits; set by main.c. */
 	int (*reload)(struct server *server, struct error *err);
 };
 
 extern const struct rpc_program nfs3_program, mount3_program;
-/* Exports of a server for MOUNT and NFS: set before rpc_server_start(). */
-void nfs3_init(struct server *server);
+/*
+ * From a configuration to a server that answers, and back (serve.c). All three wait, on reactor 0.
+ * serve_start() undoes what it did when it fails; it gives up with -ECANCELED between its steps once *STOP is set.
+ */
+int serve_start(struct server *server, const bool *stop, struct error *err);
+void serve_stop(struct server *server);
+int serve_reload(struct server *server, struct error *err);
+/* Before anything is opened: whether the listening addresses can be had. Blocks for no time; needs no reactor. */
+int serve_probe(const struct config *config, struct error *err);
 
 /*
  * Runs one admin command. REQUEST is {"command": "array.status", ...arguments}; the result is an object, or NULL with
