@@ -222,5 +222,7 @@ void fault_power_cut(const char *path, uint64_t seed, unsigned keep);
 void fault_write_limit(uint64_t limit);
 uint64_t fault_writes(void);
 void fault_reset(void); /* forgets all injected faults, as on a new machine */
+/* Drives "null:SIZE:NAME" swallow writes and return zeros, for benchmarks. They are refused until allowed here. */
+void raid_null_allow(bool allow);
 
 #endif

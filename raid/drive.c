@@ -1,0 +1,419 @@
+/*
+ * Drives: opening them, and the life of a command.
+ *
+ * A fiber makes a batch, adds requests to it and waits. batch_io() cuts a request into commands that
+ * respect the drive's limits (bytes, pieces of memory) and sends each to the calling reactor's
+ * ring at once; the reactor submits them together when the fiber waits. drive_cmd_done() ends
+ * a command and wakes the fiber with the last one. All of this is on one reactor: no locks.
+ *
+ * Commands come from a pool of each reactor and go back to it. They refer to the caller's buffers
+ * without a reference of their own, for the caller waits for the batch. Only when the deadline
+ * passes, references are taken: the command then owns its buffers and its drive until the kernel
+ * gives it back, however late, and the caller goes on with -ETIMEDOUT.
+ *
+ * Errors: negative errno in the request. -ENOMEM is the machine's fault, all others the drive's.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "raid/drive_internal.h"
+
+#define DEADLINE_NVME (5 * NSEC_PER_SEC)
+#define DEADLINE_BLOCK (15 * NSEC_PER_SEC)
+#define DEADLINE_FILE (60 * NSEC_PER_SEC) /* writeback of the file system below can stall this long */
+#define CMD_TRIES 4
+
+_Atomic uint64_t drive_deadline_override;
+
+static __thread struct list cmd_pool;
+static __thread bool cmd_pool_ready;
+
+static struct drive_cmd *cmd_get(void)
+{
+	if (!cmd_pool_ready) {
+		list_init(&cmd_pool);
+		cmd_pool_ready = true;
+	}
+	struct list_node *node = list_pop_front(&cmd_pool);
+	if (node)
+		return container_of(node, struct drive_cmd, node);
+	struct drive_cmd *cmd = calloc(1, sizeof(*cmd));
+	if (cmd)
+		list_node_init(&cmd->node);
+	return cmd;
+}
+
+static void cmd_put(struct drive_cmd *cmd)
+{
+	list_push_front(&cmd_pool, &cmd->node);
+}
+
+static struct drive_stats *drive_stats_here(struct drive *drive)
+{
+	struct reactor *self = reactor_self();
+	return &drive->stats[self ? reactor_index(self) : METRIC_SLOTS - 1];
+}
+
+/* Only one reactor writes to a slot, so this needs no atomic addition. */
+static void stat_add(_Atomic uint64_t *value, uint64_t n)
+{
+	atomic_store_explicit(value, atomic_load_explicit(value, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+uint64_t drive_stat_sum(const struct drive *drive, size_t offset)
+{
+	uint64_t sum = 0;
+	for (unsigned i = 0; i < METRIC_SLOTS; i++) {
+		const char *at = (const char *)&drive->stats[i] + offset;
+		sum += atomic_load_explicit((const _Atomic uint64_t *)(const void *)at, memory_order_relaxed);
+	}
+	return sum;
+}
+
+void slice_cursor_skip(struct slice_cursor *c, uint64_t bytes)
+{
+	while (bytes && c->i < c->n) {
+		uint32_t left = c->v[c->i].len - c->off;
+		if (bytes < left) {
+			c->off += (uint32_t)bytes;
+			return;
+		}
+		bytes -= left;
+		c->i++;
+		c->off = 0;
+	}
+}
+
+/* ---- the life of a command ---- */
+
+static void drive_unref(struct drive *drive)
+{
+	if (atomic_fetch_sub(&drive->refs, 1) == 1) {
+		free(drive->owned);
+		free(drive);
+	}
+}
+
+void drive_cmd_done(struct drive_cmd *cmd, int error)
+{
+	if ((error == -EAGAIN || error == -EINTR) && ++cmd->tries < CMD_TRIES) {
+		cmd->drive->ops->submit(cmd);
+		return;
+	}
+	struct drive_req *req = cmd->req;
+	if (!req) {
+		/* the quarantine ends */
+		for (unsigned i = 0; i < cmd->n; i++)
+			buf_put(cmd->buf[i]);
+		atomic_fetch_sub(&cmd->drive->quarantined, 1);
+		drive_unref(cmd->drive);
+		cmd_put(cmd);
+		return;
+	}
+	struct drive_batch *batch = req->batch;
+	if (error && !req->error)
+		req->error = error;
+	list_remove(&cmd->node);
+	cmd_put(cmd);
+	if (--batch->pending == 0 && batch->waiter)
+		fiber_wake(batch->waiter);
+}
+
+void drive_cmd_io_done(struct io *io)
+{
+	struct drive_cmd *cmd = container_of(io, struct drive_cmd, io);
+	drive_cmd_done(cmd, cmd->drive->ops->result(cmd));
+}
+
+static void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
+{
+	struct drive_stats *stats = drive_stats_here(cmd->drive);
+	switch (cmd->op) {
+	case DRIVE_OP_READ:
+		stat_add(&stats->reads, 1);
+		stat_add(&stats->read_bytes, cmd->bytes);
+		break;
+	case DRIVE_OP_WRITE:
+		stat_add(&stats->writes, 1);
+		stat_add(&stats->write_bytes, cmd->bytes);
+		if (cmd->fua)
+			stat_add(&stats->fua_writes, 1);
+		break;
+	case DRIVE_OP_FLUSH:
+		stat_add(&stats->flushes, 1);
+		break;
+	case DRIVE_OP_DISCARD:
+		break;
+	}
+	list_push_back(&batch->cmds, &cmd->node);
+	batch->pending++;
+	cmd->drive->ops->submit(cmd);
+}
+
+/* ---- batches ---- */
+
+void batch_init(struct drive_batch *batch)
+{
+	list_init(&batch->cmds);
+	batch->pending = 0;
+	batch->waiter = NULL;
+	batch->deadline = 0;
+}
+
+static struct drive_cmd *batch_cmd(
+	struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset)
+{
+	struct drive_cmd *cmd = cmd_get();
+	if (!cmd) {
+		req->error = -ENOMEM;
+		return NULL;
+	}
+	cmd->drive = drive;
+	cmd->req = req;
+	cmd->op = op;
+	cmd->fua = false;
+	cmd->tries = 0;
+	cmd->offset = offset;
+	cmd->bytes = 0;
+	cmd->n = 0;
+	cmd->verdict = 0;
+	(void)batch;
+	return cmd;
+}
+
+static void batch_req(struct drive_batch *batch, struct drive_req *req, struct drive *drive)
+{
+	req->batch = batch;
+	req->error = 0;
+	uint64_t wait = atomic_load_explicit(&drive_deadline_override, memory_order_relaxed);
+	uint64_t deadline = now_ns() + (wait ? wait : drive->deadline_ns);
+	if (deadline > batch->deadline)
+		batch->deadline = deadline;
+}
+
+void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset,
+	uint64_t bytes, struct slice_cursor *cursor, bool fua)
+{
+	batch_req(batch, req, drive);
+	if (offset > drive->bytes || bytes > drive->bytes - offset) {
+		req->error = -EIO;
+		return;
+	}
+	while (bytes) {
+		struct drive_cmd *cmd = batch_cmd(batch, req, drive, op, offset);
+		if (!cmd)
+			return;
+		cmd->fua = fua && op == DRIVE_OP_WRITE;
+		uint64_t room = bytes < drive->transfer_max ? bytes : drive->transfer_max;
+		uint64_t taken = 0;
+		while (taken < room && cursor->i < cursor->n) {
+			uint32_t len;
+			uint8_t *data = slice_cursor_peek(cursor, &len);
+			struct buf *buf = cursor->v[cursor->i].buf;
+			if (len > room - taken)
+				len = (uint32_t)(room - taken);
+			struct iovec *last = cmd->n ? &cmd->iov[cmd->n - 1] : NULL;
+			if (last && cmd->buf[cmd->n - 1] == buf && (uint8_t *)last->iov_base + last->iov_len == data) {
+				last->iov_len += len;
+			} else if (cmd->n < drive->segments_max) {
+				cmd->iov[cmd->n].iov_base = data;
+				cmd->iov[cmd->n].iov_len = len;
+				cmd->buf[cmd->n++] = buf;
+			} else {
+				break;
+			}
+			taken += len;
+			slice_cursor_skip(cursor, len);
+		}
+		if (taken == 0 || taken % BLOCK_BYTES) {
+			/* the caller's list is short, or cut inside a block */
+			cmd_put(cmd);
+			req->error = -EINVAL;
+			return;
+		}
+		cmd->bytes = taken;
+		offset += taken;
+		bytes -= taken;
+		cmd_send(batch, cmd);
+	}
+}
+
+void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive)
+{
+	batch_req(batch, req, drive);
+	struct drive_cmd *cmd = batch_cmd(batch, req, drive, DRIVE_OP_FLUSH, 0);
+	if (cmd)
+		cmd_send(batch, cmd);
+}
+
+void batch_discard(struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes)
+{
+	const uint64_t most = 1ull << 30;
+	batch_req(batch, req, drive);
+	while (bytes && drive->can_discard) {
+		struct drive_cmd *cmd = batch_cmd(batch, req, drive, DRIVE_OP_DISCARD, offset);
+		if (!cmd)
+			return;
+		cmd->bytes = bytes < most ? bytes : most;
+		offset += cmd->bytes;
+		bytes -= cmd->bytes;
+		cmd_send(batch, cmd);
+	}
+}
+
+/* Gives up all commands that have not ended: they keep their buffers and their drive. */
+static void batch_give_up(struct drive_batch *batch)
+{
+	list_foreach (node, &batch->cmds) {
+		struct drive_cmd *cmd = container_of(node, struct drive_cmd, node);
+		list_remove(node);
+		if (!cmd->req->error)
+			cmd->req->error = -ETIMEDOUT;
+		cmd->req = NULL;
+		for (unsigned i = 0; i < cmd->n; i++)
+			buf_ref(cmd->buf[i]);
+		atomic_fetch_add(&cmd->drive->refs, 1);
+		atomic_fetch_add(&cmd->drive->quarantined, 1);
+		log_warning("raid", "drive command timed out drive=%s op=%d offset=%llu bytes=%llu", cmd->drive->path,
+			(int)cmd->op, (unsigned long long)cmd->offset, (unsigned long long)cmd->bytes);
+	}
+	batch->pending = 0;
+}
+
+int batch_wait(struct drive_batch *batch)
+{
+	while (batch->pending) {
+		batch->waiter = fiber_self();
+		int r = fiber_suspend_until(batch->deadline);
+		batch->waiter = NULL;
+		if (r == -ETIME && batch->pending && now_ns() >= batch->deadline)
+			batch_give_up(batch);
+	}
+	return 0;
+}
+
+int drive_io(struct drive *drive, enum drive_op op, uint64_t offset, struct buf *buf, uint32_t bytes, bool fua)
+{
+	struct drive_batch batch;
+	struct drive_req req;
+	struct slice slice = {.buf = buf, .off = 0, .len = bytes};
+	struct slice_cursor cursor = slice_cursor_at(&slice, 1);
+	batch_init(&batch);
+	batch_io(&batch, &req, drive, op, offset, bytes, &cursor, fua);
+	batch_wait(&batch);
+	return req.error;
+}
+
+int drive_flush(struct drive *drive)
+{
+	struct drive_batch batch;
+	struct drive_req req;
+	batch_init(&batch);
+	batch_flush(&batch, &req, drive);
+	batch_wait(&batch);
+	return req.error;
+}
+
+int drive_zero(struct drive *drive, uint64_t offset, uint64_t bytes)
+{
+	struct buf *zero = buf_zero();
+	int r = 0;
+	while (bytes && !r) {
+		uint32_t n = bytes < BUF_MAX ? (uint32_t)bytes : BUF_MAX;
+		r = drive_io(drive, DRIVE_OP_WRITE, offset, zero, n, false);
+		offset += n;
+		bytes -= n;
+	}
+	return r;
+}
+
+/* ---- open and close ---- */
+
+struct open_call {
+	struct drive *drive;
+	bool claim;
+	struct error *err;
+	int result;
+};
+
+static void open_blocking(void *arg)
+{
+	struct open_call *call = arg;
+	struct drive *drive = call->drive;
+	const char *path = drive->path;
+	struct stat st;
+
+	if (strncmp(path, "fault:", 6) == 0) {
+		drive->ops = &drive_fault_ops;
+	} else if (strncmp(path, "null:", 5) == 0) {
+		drive->ops = &drive_null_ops;
+	} else if (stat(path, &st) != 0) {
+		call->result = error_set(call->err, -errno, "%s: %s", path, strerror(errno));
+		return;
+	} else if (S_ISCHR(st.st_mode)) {
+		drive->ops = &drive_nvme_ops;
+		drive->deadline_ns = DEADLINE_NVME;
+	} else if (S_ISBLK(st.st_mode) || S_ISREG(st.st_mode)) {
+		drive->ops = &drive_file_ops;
+		drive->deadline_ns = S_ISBLK(st.st_mode) ? DEADLINE_BLOCK : DEADLINE_FILE;
+	} else {
+		call->result = error_set(call->err, -ENOTBLK, "%s: neither a drive nor a regular file", path);
+		return;
+	}
+	call->result = drive->ops->open(drive, call->claim, call->err);
+}
+
+static void close_blocking(void *arg)
+{
+	struct drive *drive = arg;
+	drive->ops->close(drive);
+}
+
+int drive_open(const char *path, bool claim, struct drive **drive_out, struct error *err)
+{
+	*drive_out = NULL;
+	if (strlen(path) >= sizeof(((struct drive *)NULL)->path))
+		return error_set(err, -ENAMETOOLONG, "%.100s...: path too long for a drive", path);
+	struct drive *drive = aligned_alloc(64, (sizeof(*drive) + 63) & ~(size_t)63);
+	if (!drive)
+		return error_set(err, -ENOMEM, "%s: out of memory", path);
+	memset(drive, 0, sizeof(*drive));
+	snprintf(drive->path, sizeof(drive->path), "%s", path);
+	drive->fd = drive->claim_fd = -1;
+	drive->refs = 1;
+	drive->read_only = !claim;
+	drive->lba_bytes = 512;
+	drive->transfer_max = BUF_MAX;
+	drive->segments_max = DRIVE_CMD_IOV;
+	drive->deadline_ns = DEADLINE_FILE;
+
+	struct open_call call = {.drive = drive, .claim = claim, .err = err};
+	offload(open_blocking, &call);
+	if (!call.result && drive->ops == &drive_nvme_ops && !reactor_has_passthrough()) {
+		call.result = error_set(err, -EOPNOTSUPP,
+			"%s: this kernel has no io_uring passthrough (128-byte entries); use the block device", path);
+		offload(close_blocking, drive);
+	}
+	if (call.result) {
+		free(drive);
+		return call.result;
+	}
+	*drive_out = drive;
+	return 0;
+}
+
+void drive_close(struct drive *drive)
+{
+	if (!drive)
+		return;
+	offload(close_blocking, drive);
+	drive_unref(drive);
+}
+
+bool drive_same(const struct drive *a, const struct drive *b)
+{
+	return a->id_dev == b->id_dev && a->id_ino == b->id_ino;
+}

@@ -1,0 +1,156 @@
+/*
+ * The drives: one struct drive for whatever holds bytes, and batches of commands to them.
+ *
+ * A request is a run of bytes of one drive; it is cut into commands. The requests of one operation
+ * form a batch, for which one fiber waits. A command that misses its deadline is given up by its
+ * batch, but keeps its memory (quarantine) until its completion has really come.
+ */
+#ifndef FURROW_DRIVE_INTERNAL_H
+#define FURROW_DRIVE_INTERNAL_H
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "raid/raid.h"
+
+struct drive;
+struct drive_batch;
+
+enum drive_op { DRIVE_OP_READ, DRIVE_OP_WRITE, DRIVE_OP_FLUSH, DRIVE_OP_DISCARD };
+
+/* A place in a scatter/gather list; reading it with a request moves it on. */
+struct slice_cursor {
+	const struct slice *v;
+	unsigned n, i;
+	uint32_t off; /* in v[i] */
+};
+static inline struct slice_cursor slice_cursor_at(const struct slice *v, unsigned n)
+{
+	return (struct slice_cursor){.v = v, .n = n};
+}
+void slice_cursor_skip(struct slice_cursor *c, uint64_t bytes);
+/* Memory at the cursor and how much of it lies in one piece; NULL at the end. */
+static inline uint8_t *slice_cursor_peek(const struct slice_cursor *c, uint32_t *bytes)
+{
+	if (c->i >= c->n) {
+		*bytes = 0;
+		return NULL;
+	}
+	*bytes = c->v[c->i].len - c->off;
+	return slice_data(&c->v[c->i]) + c->off;
+}
+
+struct drive_req {
+	struct drive_batch *batch;
+	int error; /* valid after batch_wait(): 0, -ETIMEDOUT, -EIO, -ENODEV, ... */
+};
+
+#define DRIVE_CMD_IOV 32u
+struct drive_cmd {
+	struct io io;
+	struct list_node node; /* in its batch, or in the pool */
+	struct drive *drive;
+	struct drive_req *req; /* NULL: given up, in quarantine */
+	enum drive_op op;
+	bool fua;
+	uint8_t tries;
+	uint64_t offset;
+	uint64_t bytes;
+	unsigned n;
+	struct iovec iov[DRIVE_CMD_IOV];
+	struct buf *buf[DRIVE_CMD_IOV]; /* referenced by the caller; by us once in quarantine */
+	uint32_t dsm[4];                /* the range of an NVMe deallocate */
+	/* for drives that complete by themselves */
+	int verdict;
+	struct timer timer;
+};
+
+struct drive_batch {
+	struct list cmds;
+	unsigned pending;
+	struct fiber *waiter;
+	uint64_t deadline;
+};
+void batch_init(struct drive_batch *batch);
+/*
+ * Cuts BYTES at OFFSET of DRIVE into commands, takes their memory from CURSOR and sends them off.
+ * All are multiples of 4 KiB. FUA: durable when it ends. No wait.
+ */
+void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset,
+	uint64_t bytes, struct slice_cursor *cursor, bool fua);
+void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive);
+void batch_discard(struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes);
+/* Waits until all ended or were given up. The first error of any request. */
+int batch_wait(struct drive_batch *batch);
+
+struct drive_ops {
+	/* These three may block: called through offload(). */
+	int (*open)(struct drive *drive, bool claim, struct error *err);
+	void (*close)(struct drive *drive);
+	/* Sends a command to the calling reactor's ring; it ends in drive_cmd_done(). No wait. */
+	void (*submit)(struct drive_cmd *cmd);
+	/* 0 or negative errno from io.res; -EAGAIN: send it again. */
+	int (*result)(const struct drive_cmd *cmd);
+};
+extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, drive_null_ops;
+
+/* Counted by each reactor for itself. */
+struct drive_stats {
+	_Atomic uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
+	_Atomic uint64_t in_flight_max;
+} __attribute__((aligned(64)));
+
+struct drive {
+	const struct drive_ops *ops;
+	char path[256];
+	enum drive_kind kind;
+	char model[41], serial[21];
+	uint64_t bytes; /* a multiple of 4 KiB */
+	uint32_t lba_bytes;
+	uint32_t transfer_max; /* bytes of a command */
+	uint32_t segments_max; /* pieces of memory of a command, at most DRIVE_CMD_IOV */
+	bool volatile_cache;   /* writes need FUA or a flush to survive a power cut */
+	bool can_discard;
+	bool read_only; /* opened to look only */
+	uint64_t deadline_ns;
+	/* what it really is, whatever its path: device number, and inode of a file */
+	dev_t id_dev;
+	ino_t id_ino;
+	int fd, claim_fd;
+	uint32_t nsid;
+	uint8_t lba_shift;
+	void *data;
+	void *owned; /* freed with the drive, after the last command in quarantine */
+	_Atomic uint32_t refs; /* the owner and each command in quarantine */
+	_Atomic uint32_t quarantined;
+	struct drive_stats stats[METRIC_SLOTS];
+};
+
+/*
+ * Opens PATH: an NVMe character device, a block device, a file, or "fault:PATH" or "null:SIZE:NAME".
+ * CLAIM: nobody else can have it then (-EBUSY when somebody has); else it is only looked at. Waits.
+ */
+int drive_open(const char *path, bool claim, struct drive **drive, struct error *err);
+void drive_close(struct drive *drive); /* waits */
+bool drive_same(const struct drive *a, const struct drive *b);
+/* One request to one drive. Waits. */
+int drive_io(struct drive *drive, enum drive_op op, uint64_t offset, struct buf *buf, uint32_t bytes, bool fua);
+int drive_flush(struct drive *drive);
+/* Overwrites [offset, offset+bytes) with zeros. Waits. */
+int drive_zero(struct drive *drive, uint64_t offset, uint64_t bytes);
+
+/* For drive_*.c: a command has ended. No wait; in the loop or in submit(). */
+void drive_cmd_done(struct drive_cmd *cmd, int error);
+/* For drive_*.c that use the ring: the done function of cmd->io. */
+void drive_cmd_io_done(struct io *io);
+uint64_t drive_stat_sum(const struct drive *drive, size_t offset);
+
+/* 0: as the kind of drive says. For tests. */
+extern _Atomic uint64_t drive_deadline_override;
+
+/* content.c: what of others lies on the drive, in words ("ext4 file system"); false: nothing known. Waits. */
+int drive_content_foreign(struct drive *drive, char *text, size_t size, bool *found);
+/* The same on bytes: HEAD is the start of the drive, TAIL its last bytes. */
+bool content_identify(const uint8_t *head, size_t head_bytes, const uint8_t *tail, size_t tail_bytes, char *text, size_t size);
+
+#endif

@@ -1,0 +1,138 @@
+/*
+ * What an array writes on its drives: the superblock. docs/format-array.md tells it in words.
+ *
+ *   0                      zeros (where others keep partition tables and superblocks)
+ *   64 KiB                 superblock, copy 0
+ *   1 MiB                  log zone (log_bytes)
+ *   data_offset            strips (data_bytes); a multiple of 1 MiB
+ *   end - 64 KiB, rounded  superblock, copy 1 (down to a multiple of 64 KiB)
+ *
+ * All integers are little-endian. All that is reserved is zero, and is not looked at: what may be
+ * ignored by older code uses reserved fields and a COMPAT flag, what may not an INCOMPAT flag.
+ */
+#ifndef FURROW_RAID_FORMAT_H
+#define FURROW_RAID_FORMAT_H
+
+#include "core/endian.h"
+
+#define SUPER_MAGIC "FurrowAr"
+#define SUPER_VERSION 1u
+#define SUPER_BYTES 16384u
+#define SUPER_ALIGN 65536u
+#define SUPER_OFFSET_0 65536u
+#define SUPER_GEOMETRIES 16u
+#define SUPER_MEMBERS 64u
+#define SUPER_VOLUMES 32u
+#define SUPER_NAME 32u
+#define MEMBER_HEAD_BYTES (1u << 20) /* before the log zone */
+#define MEMBER_TAIL_BYTES (1u << 20) /* behind the strips */
+#define MEMBER_ALIGN (1u << 20)
+#define LOG_CHUNK_BYTES 65536u
+
+/* How the redundancy of a geometry is made. */
+enum format_code {
+	FORMAT_CODE_COPY = 1, /* M further copies of the one data strip (K = 1) */
+	FORMAT_CODE_PQ = 2,   /* M = 0: none; P = XOR; Q = sum of 2^i * D_i in GF(2^8) with polynomial 0x11d; M <= 2 */
+};
+
+/* How the strips of a stripe are laid onto the members of their group. */
+enum format_rotation {
+	FORMAT_ROTATE_ROW = 0, /* position p of the group's stripe number r lies on its member (p + r) mod (K + M) */
+};
+
+/* The state of a slot. */
+enum format_member_state {
+	FORMAT_MEMBER_NONE = 0,    /* nobody has this slot */
+	FORMAT_MEMBER_ACTIVE = 1,  /* holds all that was acknowledged */
+	FORMAT_MEMBER_FAILED = 2,  /* ejected after an error or by command */
+	FORMAT_MEMBER_MISSING = 3, /* was not there, or was stale, when the array was opened */
+	FORMAT_MEMBER_REBUILD = 4, /* active for stripes below rebuild_next only */
+	FORMAT_MEMBER_SPARE = 5,   /* waits to take over a slot */
+};
+
+struct format_geometry {
+	le32 epoch;
+	uint8_t code;     /* enum format_code */
+	uint8_t rotation; /* enum format_rotation */
+	le16 groups;      /* stripe s belongs to group (s - first_stripe) mod groups; group g has the slots g*(k+m) and following */
+	le16 k;
+	le16 m;
+	le32 strip_bytes;
+	le64 first_stripe; /* of the array's stripes, which are counted through all geometries */
+	le64 stripes;
+	le64 member_offset; /* where its strips begin on each member, from the start of the drive */
+	uint8_t reserved[24];
+};
+_Static_assert(sizeof(struct format_geometry) == 64, "geometry");
+
+struct format_member {
+	uint8_t uuid[16];
+	uint8_t state; /* enum format_member_state */
+	uint8_t reserved0[7];
+	le64 events;       /* the member must have seen at least this event to be used */
+	le64 rebuild_next; /* stripe */
+	le64 changed;      /* when it came into this state, ns since 1970 */
+	uint8_t reserved1[16];
+};
+_Static_assert(sizeof(struct format_member) == 64, "member");
+
+struct format_volume {
+	char name[SUPER_NAME]; /* padded with zeros; empty: the entry is free */
+	uint8_t uuid[16];
+	le64 flags; /* zero */
+	le64 first_stripe;
+	le64 stripes;
+	le64 log_first; /* in chunks of the log zone */
+	le64 log_chunks;
+	le64 created; /* ns since 1970 */
+	uint8_t reserved[32];
+};
+_Static_assert(sizeof(struct format_volume) == 128, "volume");
+
+struct format_super {
+	char magic[8];
+	le64 checksum; /* checksum64 of the SUPER_BYTES with this field zero, seed 0 */
+	le32 version;
+	le32 bytes;
+	le64 incompat; /* unknown bit: do not touch */
+	le64 compat;   /* unknown bit: ignore */
+	le64 ro;       /* unknown bit: do not write */
+	uint8_t array_uuid[16];
+	char name[SUPER_NAME];
+	le64 events; /* counts the writes of superblocks */
+	le64 created;
+	le64 updated;
+	/* of this drive alone */
+	uint8_t member_uuid[16];
+	le16 slot;
+	uint8_t copy; /* 0 or 1 */
+	/* of the array again */
+	uint8_t clean; /* 1: closed in order */
+	le32 level;
+	le64 drive_bytes;  /* of this drive */
+	le64 member_bytes; /* what the array counts on from each drive */
+	le64 log_offset;
+	le64 log_bytes; /* of each member */
+	le64 data_offset;
+	le64 data_bytes; /* of each member */
+	le32 log_chunk;
+	le16 log_copies;
+	le16 log_members; /* copy j of chunk c is number q = c * log_copies + j: slot q mod log_members, chunk q / log_members there */
+	le16 members;     /* slots 0 .. members-1 hold strips; those behind are spares */
+	le16 slots;       /* used entries of the member table */
+	le16 geometries;
+	uint8_t reserved0[306];
+	struct format_geometry geometry[SUPER_GEOMETRIES]; /* by rising epoch */
+	struct format_member member[SUPER_MEMBERS];
+	struct format_volume volume[SUPER_VOLUMES];
+	uint8_t reserved1[6656];
+};
+_Static_assert(offsetof(struct format_super, array_uuid) == 48, "super");
+_Static_assert(offsetof(struct format_super, member_uuid) == 120, "super");
+_Static_assert(offsetof(struct format_super, drive_bytes) == 144, "super");
+_Static_assert(offsetof(struct format_super, geometry) == 512, "super");
+_Static_assert(offsetof(struct format_super, member) == 1536, "super");
+_Static_assert(offsetof(struct format_super, volume) == 5632, "super");
+_Static_assert(sizeof(struct format_super) == SUPER_BYTES, "super");
+
+#endif

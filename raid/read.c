@@ -1,0 +1,415 @@
+/*
+ * Reading: rows as they lie on the members, or made again from the others.
+ *
+ * volume_read() cuts a run of blocks into segments, each inside one strip, and sends the commands of
+ * up to SEGMENTS of them out together. A segment whose member is out, or whose command failed, is
+ * recovered afterwards: from another copy straight into the caller's memory, or from K other
+ * positions of the same rows. Neighbours that this read brought in anyway are used where they lie; so
+ * a whole stripe read without a member costs K strips. After a read error, as opposed to a lost member,
+ * what was recovered is written back, for a drive repairs a bad sector when it is written.
+ *
+ * Errors of drives go to member_failed(), which may take the member out and then waits until
+ * this is durable. -EIO is returned only when fewer than K positions can be read.
+ *
+ * Safe against the owner: only blocks that the caller reads are written back, and the owner never
+ * writes rows again that it still reads.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "raid/raid_internal.h"
+
+#define SEGMENTS 20u
+
+struct segment {
+	struct drive_req req;
+	uint64_t stripe; /* of the array */
+	struct slice_cursor to;
+	uint32_t row, rows;
+	uint8_t pos;    /* the position whose content is wanted */
+	uint8_t source; /* the position that was asked, another copy maybe */
+	bool have;      /* the content is there */
+	bool sent;
+};
+
+static struct member *member_at(const struct volume *volume, uint64_t stripe, unsigned pos, uint32_t row, uint64_t *offset)
+{
+	struct place place = layout_strip(volume->geo, stripe, pos);
+	*offset = place.offset + (uint64_t)row * BLOCK_BYTES;
+	return &volume->array->member[place.slot];
+}
+
+void bufs_alloc(struct buf **bufs, unsigned n, uint32_t size)
+{
+	for (;;) {
+		unsigned got = 0;
+		while (got < n && (bufs[got] = buf_try_alloc(size)))
+			got++;
+		if (got == n)
+			return;
+		while (got)
+			buf_put(bufs[--got]);
+		/* wait for memory with empty hands, so that two who need much cannot starve each other */
+		buf_put(buf_alloc(size));
+		fiber_yield();
+	}
+}
+
+/* ---- recovery from K others ---- */
+
+struct recover {
+	struct code_plan plan;
+	uint8_t source[CODE_WIDTH_MAX];
+	struct slice_cursor from[CODE_WIDTH_MAX];
+	struct slice scratch_slice[CODE_WIDTH_MAX];
+	struct buf *scratch[CODE_WIDTH_MAX];
+	struct drive_req req[CODE_WIDTH_MAX];
+	bool read[CODE_WIDTH_MAX]; /* else known */
+	uint64_t failed;           /* positions whose read failed */
+};
+
+/* What of these segments holds rows [row, row+rows) of POS of STRIPE already. */
+static const struct segment *segment_known(
+	const struct segment *segs, unsigned n, uint64_t stripe, unsigned pos, uint32_t row, uint32_t rows)
+{
+	for (unsigned i = 0; i < n; i++) {
+		const struct segment *s = &segs[i];
+		if (s->have && s->stripe == stripe && s->pos == pos && s->row <= row && row + rows <= s->row + s->rows)
+			return s;
+	}
+	return NULL;
+}
+
+/* One piece of recovery, with rec->source chosen: reads what is not known, and computes. */
+static int recover_piece(const struct volume *volume, struct recover *rec, uint64_t stripe, uint32_t row, uint32_t rows,
+	struct slice_cursor *to, const struct segment *segs, unsigned n)
+{
+	unsigned k = volume->geo->k, reads = 0;
+	uint32_t bytes = rows * BLOCK_BYTES;
+	for (unsigned i = 0; i < k; i++) {
+		const struct segment *known = segment_known(segs, n, stripe, rec->source[i], row, rows);
+		rec->read[i] = !known;
+		if (known) {
+			rec->from[i] = known->to;
+			slice_cursor_skip(&rec->from[i], (uint64_t)(row - known->row) * BLOCK_BYTES);
+		} else {
+			reads++;
+		}
+	}
+	bufs_alloc(rec->scratch, reads, bytes);
+	struct drive_batch batch;
+	batch_init(&batch);
+	unsigned used = 0;
+	for (unsigned i = 0; i < k; i++) {
+		if (!rec->read[i])
+			continue;
+		uint64_t offset;
+		struct member *member = member_at(volume, stripe, rec->source[i], row, &offset);
+		rec->scratch_slice[i] = (struct slice){.buf = rec->scratch[used++], .off = 0, .len = bytes};
+		rec->from[i] = slice_cursor_at(&rec->scratch_slice[i], 1);
+		struct slice_cursor cursor = rec->from[i];
+		batch_io(&batch, &rec->req[i], member->drive, DRIVE_OP_READ, offset, bytes, &cursor, false);
+	}
+	batch_wait(&batch);
+	int r = 0;
+	for (unsigned i = 0; i < k; i++) {
+		if (!rec->read[i] || !rec->req[i].error)
+			continue;
+		uint64_t offset;
+		rec->failed |= 1ull << rec->source[i];
+		int e = member_failed(member_at(volume, stripe, rec->source[i], row, &offset), MEMBER_READ_ERROR, rec->req[i].error);
+		if (r != -ENODEV)
+			r = e ? e : -EIO;
+	}
+	uint32_t left = r ? 0 : bytes;
+	while (left) {
+		uint8_t *from[CODE_WIDTH_MAX], *dest;
+		uint32_t step = left, len;
+		dest = slice_cursor_peek(to, &len);
+		step = len < step ? len : step;
+		for (unsigned i = 0; i < k; i++) {
+			from[i] = slice_cursor_peek(&rec->from[i], &len);
+			step = len < step ? len : step;
+		}
+		if (!step) {
+			r = -EINVAL;
+			break;
+		}
+		volume->code->ops->apply(&rec->plan, from, &dest, step);
+		for (unsigned i = 0; i < k; i++)
+			slice_cursor_skip(&rec->from[i], step);
+		slice_cursor_skip(to, step);
+		left -= step;
+	}
+	for (unsigned i = 0; i < used; i++)
+		buf_put(rec->scratch[i]);
+	return r;
+}
+
+/* Makes rows of POS from the K positions in rec->source. -EIO: one could not be read (rec->failed). */
+static int recover_rows(const struct volume *volume, struct recover *rec, uint64_t stripe, unsigned pos, uint32_t row,
+	uint32_t rows, struct slice_cursor to, const struct segment *segs, unsigned n)
+{
+	uint8_t wanted = (uint8_t)pos;
+	uint32_t most = volume->geo->k > 16 ? 16 : BUF_MAX / BLOCK_BYTES;
+	int r = code_plan(volume->code, &rec->plan, rec->source, &wanted, 1);
+	while (!r && rows) {
+		uint32_t piece = rows < most ? rows : most;
+		r = recover_piece(volume, rec, stripe, row, piece, &to, segs, n);
+		row += piece;
+		rows -= piece;
+	}
+	code_plan_free(&rec->plan);
+	return r;
+}
+
+/* Chooses K positions other than POS: first what is known, then what can be read. */
+static bool sources_choose(const struct volume *volume, struct recover *rec, const struct segment *seg,
+	const struct segment *segs, unsigned n)
+{
+	const struct geometry *g = volume->geo;
+	unsigned found = 0;
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (unsigned pos = 0; pos < g->k + g->m && found < g->k; pos++) {
+			uint64_t offset;
+			if (pos == seg->pos)
+				continue;
+			bool known = segment_known(segs, n, seg->stripe, pos, seg->row, seg->rows) != NULL;
+			if (pass == 0 ? !known :
+					known || (rec->failed & 1ull << pos) || !member_active(member_at(volume, seg->stripe, pos, 0, &offset)))
+				continue;
+			rec->source[found++] = (uint8_t)pos;
+		}
+	}
+	return found == g->k;
+}
+
+/* Writes recovered rows back to a member that could not read them. */
+static int write_back(struct member *member, uint64_t offset, struct slice_cursor from, uint64_t bytes)
+{
+	struct drive_batch batch;
+	struct drive_req req;
+	batch_init(&batch);
+	batch_io(&batch, &req, member->drive, DRIVE_OP_WRITE, offset, bytes, &from, false);
+	batch_wait(&batch);
+	if (req.error)
+		return member_failed(member, MEMBER_WRITE_ERROR, req.error);
+	atomic_fetch_add(&member->written, 1);
+	return 0;
+}
+
+static int recover_copy(const struct volume *volume, struct segment *seg, uint64_t tried)
+{
+	uint64_t bytes = (uint64_t)seg->rows * BLOCK_BYTES;
+	for (unsigned pos = 0; pos < 1 + volume->geo->m; pos++) {
+		uint64_t offset;
+		struct member *member = member_at(volume, seg->stripe, pos, seg->row, &offset);
+		if ((tried & 1ull << pos) || !member_active(member))
+			continue;
+		struct drive_batch batch;
+		struct slice_cursor to = seg->to;
+		batch_init(&batch);
+		batch_io(&batch, &seg->req, member->drive, DRIVE_OP_READ, offset, bytes, &to, false);
+		batch_wait(&batch);
+		if (!seg->req.error)
+			return 0;
+		int r = member_failed(member, MEMBER_READ_ERROR, seg->req.error);
+		if (r)
+			return r;
+	}
+	return -EIO;
+}
+
+static int segment_recover(const struct volume *volume, struct segment *seg, const struct segment *segs, unsigned n)
+{
+	const struct geometry *g = volume->geo;
+	int error = seg->sent ? seg->req.error : 0; /* of the member that was asked */
+	uint64_t offset;
+	struct member *asked = member_at(volume, seg->stripe, seg->source, seg->row, &offset);
+	int r;
+	if (error == -ENOMEM || error == -EINVAL)
+		return error;
+	if (error && (r = member_failed(asked, MEMBER_READ_ERROR, error)))
+		return r;
+	if (volume->code->ops->copies) {
+		r = recover_copy(volume, seg, seg->sent ? 1ull << seg->source : 0);
+	} else {
+		struct recover *rec = calloc(1, sizeof(*rec));
+		if (!rec)
+			return -ENOMEM;
+		do {
+			r = sources_choose(volume, rec, seg, segs, n) ?
+				    recover_rows(volume, rec, seg->stripe, seg->pos, seg->row, seg->rows, seg->to, segs, n) :
+				    -ENODATA;
+		} while (r == -EIO);
+		free(rec);
+		if (r == -ENODATA)
+			r = -EIO;
+	}
+	if (r) {
+		log_error("raid", "rows lost volume=%s stripe=%llu row=%u rows=%u position=%u", volume->name,
+			(unsigned long long)(seg->stripe - volume->first_stripe), seg->row, seg->rows, seg->pos);
+		return r;
+	}
+	seg->have = true;
+	(void)g;
+	if (error && member_active(asked))
+		return write_back(asked, offset, seg->to, (uint64_t)seg->rows * BLOCK_BYTES);
+	return 0;
+}
+
+int volume_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n)
+{
+	const struct geometry *g = volume->geo;
+	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, left;
+	int r = volume_range(volume, block, volume->geometry.stripes * stripe_blocks, to, n, &left);
+	if (r)
+		return r;
+	struct slice_cursor cursor = slice_cursor_at(to, n);
+	uint64_t stripe = block / stripe_blocks;
+	uint32_t in_stripe = (uint32_t)(block % stripe_blocks);
+	while (left) {
+		struct segment segs[SEGMENTS];
+		struct drive_batch batch;
+		unsigned count = 0, missing = 0;
+		batch_init(&batch);
+		while (left && count < SEGMENTS) {
+			struct segment *s = &segs[count++];
+			uint32_t row = in_stripe % g->strip_blocks, rows = g->strip_blocks - row;
+			if (rows > left)
+				rows = (uint32_t)left;
+			uint8_t pos = (uint8_t)(in_stripe / g->strip_blocks);
+			*s = (struct segment){
+				.stripe = volume->first_stripe + stripe,
+				.to = cursor,
+				.row = row,
+				.rows = rows,
+				.pos = pos,
+				.source = pos,
+			};
+			uint64_t offset;
+			struct member *member = member_at(volume, s->stripe, pos, row, &offset);
+			for (uint8_t p = 1; volume->code->ops->copies && !member_active(member) && p <= g->m; p++) {
+				s->source = p;
+				member = member_at(volume, s->stripe, p, row, &offset);
+			}
+			if (member_active(member)) {
+				s->sent = true;
+				batch_io(&batch, &s->req, member->drive, DRIVE_OP_READ, offset, (uint64_t)rows * BLOCK_BYTES, &cursor, false);
+				if (s->req.error == -EINVAL) {
+					batch_wait(&batch);
+					return -EINVAL;
+				}
+				if (s->req.error) { /* not all of it was taken from the cursor */
+					cursor = s->to;
+					slice_cursor_skip(&cursor, (uint64_t)rows * BLOCK_BYTES);
+				}
+			} else {
+				slice_cursor_skip(&cursor, (uint64_t)rows * BLOCK_BYTES);
+			}
+			left -= rows;
+			in_stripe += rows;
+			if (in_stripe == stripe_blocks) {
+				in_stripe = 0;
+				stripe++;
+			}
+		}
+		batch_wait(&batch);
+		for (unsigned i = 0; i < count; i++) {
+			segs[i].have = segs[i].sent && !segs[i].req.error;
+			missing += !segs[i].have;
+		}
+		for (unsigned i = 0; missing && i < count; i++)
+			if (!segs[i].have && (r = segment_recover(volume, &segs[i], segs, count)))
+				return r;
+	}
+	return 0;
+}
+
+/* ---- the same block another way ---- */
+
+/* The set number INDEX of K among N positions that are there: by which ones are left out. */
+static bool sources_combination(const uint8_t *there, unsigned n, unsigned k, unsigned index, uint8_t *source)
+{
+	uint8_t pick[CODE_WIDTH_MAX];
+	if (k > n)
+		return false;
+	for (unsigned i = 0; i < k; i++)
+		pick[i] = (uint8_t)i;
+	while (index--) {
+		unsigned i = k;
+		while (i && pick[i - 1] == n - k + i - 1)
+			i--;
+		if (!i)
+			return false;
+		pick[i - 1]++;
+		for (unsigned j = i; j < k; j++)
+			pick[j] = (uint8_t)(pick[j - 1] + 1);
+	}
+	for (unsigned i = 0; i < k; i++)
+		source[i] = there[pick[i]];
+	return true;
+}
+
+int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to)
+{
+	const struct geometry *g = volume->geo;
+	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, blocks, offset;
+	int r = volume_range(volume, block, volume->geometry.stripes * stripe_blocks, to, 1, &blocks);
+	if (r)
+		return r;
+	uint64_t stripe = volume->first_stripe + block / stripe_blocks;
+	uint32_t in_stripe = (uint32_t)(block % stripe_blocks), row = in_stripe % g->strip_blocks;
+	unsigned pos = in_stripe / g->strip_blocks;
+	if (blocks > g->strip_blocks - row)
+		return -EINVAL;
+	struct slice_cursor cursor = slice_cursor_at(to, 1);
+	struct member *member = member_at(volume, stripe, pos, row, &offset);
+	if (attempt == 0) {
+		if (!member_active(member))
+			return -EIO;
+		struct drive_batch batch;
+		struct drive_req req;
+		batch_init(&batch);
+		batch_io(&batch, &req, member->drive, DRIVE_OP_READ, offset, blocks * BLOCK_BYTES, &cursor, false);
+		batch_wait(&batch);
+		if (!req.error)
+			return 0;
+		r = member_failed(member, MEMBER_READ_ERROR, req.error);
+		return r ? r : -EIO;
+	}
+	uint8_t there[CODE_WIDTH_MAX];
+	unsigned count = 0;
+	for (unsigned p = 0; p < g->k + g->m; p++)
+		if (p != pos && member_active(member_at(volume, stripe, p, row, &offset)))
+			there[count++] = (uint8_t)p;
+	struct recover *rec = calloc(1, sizeof(*rec));
+	if (!rec)
+		return -ENOMEM;
+	if (sources_combination(there, count, g->k, attempt - 1, rec->source))
+		r = recover_rows(volume, rec, stripe, pos, row, (uint32_t)blocks, cursor, NULL, 0);
+	else
+		r = -ENOENT;
+	free(rec);
+	return r;
+}
+
+int volume_repair(struct volume *volume, uint64_t block, const struct slice *from)
+{
+	const struct geometry *g = volume->geo;
+	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, blocks, offset;
+	int r = volume_range(volume, block, volume->geometry.stripes * stripe_blocks, from, 1, &blocks);
+	if (r)
+		return r;
+	uint64_t stripe = volume->first_stripe + block / stripe_blocks;
+	uint32_t in_stripe = (uint32_t)(block % stripe_blocks), row = in_stripe % g->strip_blocks;
+	if (blocks > g->strip_blocks - row)
+		return -EINVAL;
+	struct member *member = member_at(volume, stripe, in_stripe / g->strip_blocks, row, &offset);
+	if (!member_active(member))
+		return 0;
+	atomic_fetch_add(&member->checksum_errors, 1);
+	log_warning("raid", "block repaired volume=%s block=%llu blocks=%llu slot=%u drive=%s", volume->name,
+		(unsigned long long)block, (unsigned long long)blocks, member->slot, member->path);
+	return write_back(member, offset, slice_cursor_at(from, 1), blocks * BLOCK_BYTES);
+}

@@ -1,0 +1,301 @@
+/*
+ * Writing: whole rows with their parity, the log zone, flushes.
+ *
+ * volume_write_rows() computes the parity into arena buffers first, then sends the commands for all
+ * K+M members in one batch. A member that is out is left out; one that fails is taken out. In both
+ * cases the write is acknowledged only when the loss is durable on the others (member.c tells why).
+ * A write that the machine failed, not a drive (-ENOMEM), is given back as failed: its rows
+ * hold nothing that anybody relies on.
+ *
+ * What is not written durably is counted per member; volume_flush() flushes those members that have such writes and
+ * a volatile cache. The log zone is always written durably, to all copies at once.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "raid/raid_internal.h"
+
+#define LOG_REQS 48u
+#define PARITY_SLICES 8u /* M <= 2 strips of at most 1 MiB in buffers of 256 KiB */
+
+/* A write of MEMBER ended. */
+static int write_ended(struct member *member, int error, bool durable)
+{
+	if (error)
+		return error == -ENOMEM || error == -EINVAL ? error : member_failed(member, MEMBER_WRITE_ERROR, error);
+	if (!durable)
+		atomic_fetch_add(&member->written, 1);
+	return 0;
+}
+
+static int rows_encode(const struct volume *volume, uint32_t bytes, const struct slice_cursor *data, struct slice *parity,
+	unsigned per_strip)
+{
+	unsigned k = volume->geo->k, m = volume->geo->m;
+	struct slice_cursor *from = malloc((k + m) * sizeof(*from));
+	if (!from)
+		return -ENOMEM;
+	memcpy(from, data, k * sizeof(*from));
+	for (unsigned j = 0; j < m; j++)
+		from[k + j] = slice_cursor_at(parity + j * per_strip, per_strip);
+	int r = 0;
+	while (bytes) {
+		uint8_t *at[CODE_WIDTH_MAX];
+		uint32_t step = bytes, len;
+		for (unsigned i = 0; i < k + m; i++) {
+			at[i] = slice_cursor_peek(&from[i], &len);
+			step = len < step ? len : step;
+		}
+		if (!step) {
+			r = -EINVAL;
+			break;
+		}
+		volume->code->ops->encode(volume->code, at, at + k, step);
+		for (unsigned i = 0; i < k + m; i++)
+			slice_cursor_skip(&from[i], step);
+		bytes -= step;
+	}
+	free(from);
+	return r;
+}
+
+int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint32_t rows, const struct slice *from,
+	unsigned n, unsigned flags)
+{
+	const struct geometry *g = volume->geo;
+	struct array *array = volume->array;
+	unsigned k = g->k, width = g->k + g->m;
+	bool copies = volume->code->ops->copies, durable = flags & VOLUME_DURABLE;
+	if (stripe >= volume->geometry.stripes || rows == 0 || row >= g->strip_blocks || rows > g->strip_blocks - row)
+		return -EINVAL;
+	uint32_t bytes = rows * BLOCK_BYTES;
+	if (slices_bytes(from, n) != (uint64_t)k * bytes)
+		return -EINVAL;
+	if (array_stopped(array))
+		return -ENODEV;
+	stripe += volume->first_stripe;
+
+	struct slice_cursor data[CODE_WIDTH_MAX];
+	struct slice_cursor cursor = slice_cursor_at(from, n);
+	for (unsigned i = 0; i < k; i++) {
+		data[i] = cursor;
+		slice_cursor_skip(&cursor, bytes);
+	}
+	struct buf *bufs[PARITY_SLICES];
+	struct slice parity[PARITY_SLICES];
+	unsigned per_strip = (bytes + BUF_MAX - 1) / BUF_MAX, buffers = copies ? 0 : g->m * per_strip;
+	int r = 0;
+	if (buffers) {
+		bufs_alloc(bufs, buffers, bytes < BUF_MAX ? bytes : BUF_MAX);
+		for (unsigned i = 0; i < buffers; i++) {
+			uint32_t at = i % per_strip * BUF_MAX;
+			parity[i] = (struct slice){.buf = bufs[i], .off = 0, .len = bytes - at < BUF_MAX ? bytes - at : BUF_MAX};
+		}
+		r = rows_encode(volume, bytes, data, parity, per_strip);
+	}
+	if (!r) {
+		struct drive_req reqs[CODE_WIDTH_MAX];
+		uint64_t skipped = 0;
+		struct drive_batch batch;
+		batch_init(&batch);
+		for (unsigned pos = 0; pos < width; pos++) {
+			struct place place = layout_strip(g, stripe, pos);
+			struct member *member = &array->member[place.slot];
+			if (!member_active(member)) {
+				skipped |= 1ull << pos;
+				continue;
+			}
+			struct slice_cursor c = pos < k ? data[pos] :
+						copies  ? data[0] :
+							  slice_cursor_at(parity + (pos - k) * per_strip, per_strip);
+			batch_io(&batch, &reqs[pos], member->drive, DRIVE_OP_WRITE, place.offset + (uint64_t)row * BLOCK_BYTES, bytes, &c,
+				durable);
+		}
+		batch_wait(&batch);
+		for (unsigned pos = 0; pos < width; pos++) {
+			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
+			int e = skipped & 1ull << pos ? member_settle(member) : write_ended(member, reqs[pos].error, durable);
+			if (e && r != -ENODEV)
+				r = e;
+		}
+		if (!r && array_stopped(array))
+			r = -ENODEV;
+	}
+	for (unsigned i = 0; i < buffers; i++)
+		buf_put(bufs[i]);
+	return r;
+}
+
+int volume_flush(struct volume *volume)
+{
+	struct array *array = volume->array;
+	unsigned members = array->config.members;
+	if (array_stopped(array))
+		return -ENODEV;
+	struct drive_req reqs[RAID_MEMBERS_MAX];
+	uint64_t upto[RAID_MEMBERS_MAX];
+	struct drive_batch batch;
+	uint64_t asked = 0;
+	batch_init(&batch);
+	for (unsigned i = 0; i < members; i++) {
+		struct member *member = &array->member[i];
+		if (!member_active(member) || !member->drive->volatile_cache)
+			continue;
+		upto[i] = atomic_load(&member->written);
+		if (upto[i] <= atomic_load(&member->flushed))
+			continue;
+		batch_flush(&batch, &reqs[i], member->drive);
+		asked |= 1ull << i;
+	}
+	batch_wait(&batch);
+	int r = 0;
+	for (unsigned i = 0; i < members; i++) {
+		struct member *member = &array->member[i];
+		int e = 0;
+		if (asked & 1ull << i) {
+			e = write_ended(member, reqs[i].error, true);
+			uint64_t old = atomic_load(&member->flushed);
+			while (!reqs[i].error && old < upto[i] && !atomic_compare_exchange_weak(&member->flushed, &old, upto[i]))
+				;
+		} else if (!member_active(member)) {
+			e = member_settle(member);
+		}
+		if (e && r != -ENODEV)
+			r = e;
+	}
+	return r;
+}
+
+int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count)
+{
+	const struct geometry *g = volume->geo;
+	struct array *array = volume->array;
+	if (stripe > volume->geometry.stripes || count > volume->geometry.stripes - stripe)
+		return -EINVAL;
+	if (array_stopped(array))
+		return -ENODEV;
+	uint64_t first = volume->first_stripe + stripe - g->first_stripe, end = first + count;
+	unsigned width = g->k + g->m;
+	for (unsigned group = 0; group < g->groups && count; group++) {
+		/* rows of this group from its first stripe inside to its last */
+		uint64_t from = (first + g->groups - 1 - group) / g->groups, to = (end + g->groups - 1 - group) / g->groups;
+		if (from >= to)
+			continue;
+		struct drive_req reqs[RAID_MEMBERS_MAX];
+		struct drive_batch batch;
+		batch_init(&batch);
+		for (unsigned i = 0; i < width; i++) {
+			struct member *member = &array->member[group * width + i];
+			if (member_active(member))
+				batch_discard(&batch, &reqs[i], member->drive, g->member_offset + from * g->strip_bytes,
+					(to - from) * g->strip_bytes);
+		}
+		batch_wait(&batch); /* whether it worked is the drives' business: this is advice */
+	}
+	return 0;
+}
+
+/* ---- the log zone ---- */
+
+int volume_log_write(struct volume *volume, uint64_t block, const struct slice *from, unsigned n)
+{
+	struct array *array = volume->array;
+	const struct raid_config *c = &array->config;
+	const uint32_t chunk_blocks = LOG_CHUNK_BYTES / BLOCK_BYTES;
+	unsigned copies = c->log_copies;
+	uint64_t left;
+	int r = volume_range(volume, block, volume->geometry.log_blocks, from, n, &left);
+	if (r)
+		return r;
+	struct slice_cursor cursor = slice_cursor_at(from, n);
+	unsigned copy = 0; /* of the piece at BLOCK, where the next round begins */
+	while (left && !r) {
+		struct drive_req reqs[LOG_REQS];
+		uint8_t slots[LOG_REQS];
+		bool skipped[LOG_REQS];
+		unsigned used = 0;
+		struct drive_batch batch;
+		batch_init(&batch);
+		while (left && used < LOG_REQS) {
+			uint32_t at = (uint32_t)(block % chunk_blocks), blocks = chunk_blocks - at;
+			if (blocks > left)
+				blocks = (uint32_t)left;
+			for (; copy < copies && used < LOG_REQS; copy++, used++) {
+				struct place place = layout_log(c, volume->log_first + block / chunk_blocks, copy);
+				struct member *member = &array->member[place.slot];
+				struct slice_cursor piece = cursor;
+				slots[used] = (uint8_t)place.slot;
+				skipped[used] = !member_active(member);
+				if (!skipped[used])
+					batch_io(&batch, &reqs[used], member->drive, DRIVE_OP_WRITE, place.offset + (uint64_t)at * BLOCK_BYTES,
+						(uint64_t)blocks * BLOCK_BYTES, &piece, true);
+			}
+			if (copy < copies)
+				break;
+			copy = 0;
+			slice_cursor_skip(&cursor, (uint64_t)blocks * BLOCK_BYTES);
+			block += blocks;
+			left -= blocks;
+		}
+		batch_wait(&batch);
+		for (unsigned i = 0; i < used; i++) {
+			struct member *member = &array->member[slots[i]];
+			int e = skipped[i] ? member_settle(member) : write_ended(member, reqs[i].error, true);
+			if (e && r != -ENODEV)
+				r = e;
+		}
+	}
+	if (!r && array_stopped(array))
+		r = -ENODEV;
+	return r;
+}
+
+int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const struct slice *to, unsigned n)
+{
+	struct array *array = volume->array;
+	const struct raid_config *c = &array->config;
+	const uint32_t chunk_blocks = LOG_CHUNK_BYTES / BLOCK_BYTES;
+	uint64_t left;
+	int r = volume_range(volume, block, volume->geometry.log_blocks, to, n, &left);
+	if (r)
+		return r;
+	if (copy >= c->log_copies)
+		return -EINVAL;
+	struct slice_cursor cursor = slice_cursor_at(to, n);
+	while (left && !r) {
+		struct drive_req reqs[LOG_REQS];
+		uint8_t slots[LOG_REQS];
+		unsigned used = 0;
+		struct drive_batch batch;
+		batch_init(&batch);
+		while (left && used < LOG_REQS) {
+			uint32_t at = (uint32_t)(block % chunk_blocks), blocks = chunk_blocks - at;
+			if (blocks > left)
+				blocks = (uint32_t)left;
+			struct place place = layout_log(c, volume->log_first + block / chunk_blocks, copy);
+			struct member *member = &array->member[place.slot];
+			if (!member_active(member)) {
+				r = -EIO;
+				break;
+			}
+			slots[used] = (uint8_t)place.slot;
+			struct slice_cursor piece = cursor;
+			batch_io(&batch, &reqs[used++], member->drive, DRIVE_OP_READ, place.offset + (uint64_t)at * BLOCK_BYTES,
+				(uint64_t)blocks * BLOCK_BYTES, &piece, false);
+			slice_cursor_skip(&cursor, (uint64_t)blocks * BLOCK_BYTES);
+			block += blocks;
+			left -= blocks;
+		}
+		batch_wait(&batch);
+		for (unsigned i = 0; i < used; i++) {
+			int e = reqs[i].error;
+			if (e && e != -ENOMEM && e != -EINVAL) {
+				e = member_failed(&array->member[slots[i]], MEMBER_READ_ERROR, e);
+				e = e ? e : -EIO;
+			}
+			if (e && r != -ENODEV)
+				r = e;
+		}
+	}
+	return r;
+}
