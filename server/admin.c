@@ -361,6 +361,7 @@ json_t *admin_run(struct server *server, struct storage *storage, json_t *reques
 		.progress = progress,
 		.progress_arg = arg,
 		.err = err,
+		.problems = json_array(),
 	};
 	if (!command->unlocked)
 		fiber_lock(&storage->lock);
@@ -369,5 +370,9 @@ json_t *admin_run(struct server *server, struct storage *storage, json_t *reques
 		fiber_unlock(&storage->lock);
 	if (!result && !err->code)
 		error_set(err, -ENOMEM, "out of memory");
+	if (result && json_array_size(admin.problems))
+		admin_put(result, "problems", admin.problems);
+	else
+		json_decref(admin.problems);
 	return result;
 }

@@ -342,11 +342,10 @@ out:
 json_t *admin_storage_rescan(struct admin *admin)
 {
 	struct raid_scan scan = {0};
-	json_t *opened = json_array(), *problems = json_array();
+	json_t *opened = json_array();
 
 	if (scan_storage(admin, &scan) < 0) {
 		json_decref(opened);
-		json_decref(problems);
 		return NULL;
 	}
 	for (unsigned i = 0; i < scan.count; i++) {
@@ -357,12 +356,11 @@ json_t *admin_storage_rescan(struct admin *admin)
 		if (storage_array_open(admin->storage, scan.drive[i].array_name, &sa, &why) == 0)
 			json_array_append_new(opened, json_string(sa->name));
 		else
-			json_array_append_new(problems, json_string(why.text));
+			json_array_append_new(admin->problems, json_string(why.text));
 	}
 	raid_scan_free(&scan);
 	json_t *result = json_object();
 	admin_put(result, "opened", opened);
-	admin_put(result, "problems", problems);
 	return result;
 }
 

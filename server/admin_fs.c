@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK_PROBLEMS_MAX 1000 /* told in words; all are counted */
+#define CHECK_FAULTS_MAX 1000 /* told in words; all are counted */
 
 /* ------------------------------------------------------------------------------------------------
  * What a file system looks like
@@ -109,7 +109,7 @@ json_t *admin_filesystems_json(struct admin *admin, const char *only, bool detai
 	return list;
 }
 
-/* Offline: opens every array that the drives hold, those that cannot be opened being told on stderr by the log. */
+/* Offline: opens every array that the drives hold; those that cannot be opened are problems of the result. */
 static int arrays_open(struct admin *admin)
 {
 	json_t *arrays;
@@ -122,7 +122,7 @@ static int arrays_open(struct admin *admin)
 	for (size_t i = 0; i < json_array_size(arrays); i++) {
 		const char *problem = json_string_value(json_object_get(json_array_get(arrays, i), "problem"));
 		if (problem)
-			log_warning("admin", "%s", problem);
+			json_array_append_new(admin->problems, json_string(problem));
 	}
 	json_decref(arrays);
 	return 0;
@@ -152,7 +152,8 @@ json_t *admin_fs_status(struct admin *admin)
 		if (arrays_open(admin) < 0)
 			return NULL;
 		list_foreach (n, &admin->storage->filesystems)
-			storage_fs_mount(admin->storage, container_of(n, struct storage_fs, node), 0, &why);
+			if (storage_fs_mount(admin->storage, container_of(n, struct storage_fs, node), 0, &why) < 0)
+				json_array_append_new(admin->problems, json_string(why.text));
 	}
 	json_t *result = json_object();
 	admin_put(result, "filesystems", admin_filesystems_json(admin, name, true));
@@ -268,8 +269,8 @@ json_t *admin_fs_destroy(struct admin *admin)
 
 struct check {
 	struct admin *admin;
-	pthread_mutex_t lock; /* of problems: any reactor may find one */
-	json_t *problems;
+	pthread_mutex_t lock; /* of faults: any reactor may find one */
+	json_t *faults;
 	_Atomic uint64_t done, total;
 	_Atomic bool ended;
 	struct wait_queue end; /* the ticker sleeps here */
@@ -281,8 +282,8 @@ static void check_report(void *arg, const char *problem)
 	struct check *check = arg;
 
 	pthread_mutex_lock(&check->lock);
-	if (json_array_size(check->problems) < CHECK_PROBLEMS_MAX)
-		json_array_append_new(check->problems, json_string(problem));
+	if (json_array_size(check->faults) < CHECK_FAULTS_MAX)
+		json_array_append_new(check->faults, json_string(problem));
 	pthread_mutex_unlock(&check->lock);
 }
 
@@ -312,7 +313,7 @@ static void check_ticker(void *arg)
 	wait_group_done(&check->ticking, 0);
 }
 
-static json_t *check_result_json(const char *name, const struct fs_check_result *result, json_t *problems)
+static json_t *check_result_json(const char *name, const struct fs_check_result *result, json_t *faults)
 {
 	json_t *object = json_object();
 
@@ -323,7 +324,7 @@ static json_t *check_result_json(const char *name, const struct fs_check_result 
 	admin_put_number(object, "data_blocks", result->data_blocks);
 	admin_put_number(object, "nodes", result->nodes);
 	admin_put_number(object, "errors", result->errors);
-	admin_put(object, "problems", problems);
+	admin_put(object, "faults", faults);
 	return object;
 }
 
@@ -345,7 +346,7 @@ json_t *admin_fs_check(struct admin *admin)
 	if (rc < 0)
 		return NULL;
 
-	check.problems = json_array();
+	check.faults = json_array();
 	wait_queue_init(&check.end);
 	wait_group_init(&check.ticking);
 	if (admin->progress) {
@@ -360,9 +361,9 @@ json_t *admin_fs_check(struct admin *admin)
 	storage_fs_release(sf);
 	/* A check that found faults has done its work; one that could not read on has not. */
 	if (rc < 0 && !result.errors) {
-		json_decref(check.problems);
+		json_decref(check.faults);
 		error_set(admin->err, rc, "file system %s: the check could not be finished: %s", name, strerror(-rc));
 		return NULL;
 	}
-	return check_result_json(name, &result, check.problems);
+	return check_result_json(name, &result, check.faults);
 }

@@ -11,6 +11,7 @@ struct admin {
 	admin_progress_fn *progress;
 	void *progress_arg;
 	struct error *err;
+	json_t *problems; /* sentences about what the result leaves out; becomes "problems" of the result unless empty */
 };
 
 /* Arguments of the request. A missing or wrong one fills err: NULL, or a negative errno. */
