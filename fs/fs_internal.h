@@ -1,0 +1,393 @@
+/*
+ * struct fs and what the files of the lower half share: tree.c, cache.c, node.c, transact.c, log.c,
+ * checkpoint.c, space.c, mount.c. All of it is touched by fibers of the home reactor only; public
+ * functions hop there with reactor_call().
+ */
+#ifndef FURROW_FS_FS_INTERNAL_H
+#define FURROW_FS_FS_INTERNAL_H
+
+#include "core/core.h"
+#include "fs/fs.h"
+#include "fs/fs_format.h"
+#include "fs/tree_internal.h"
+#include "raid/raid.h"
+
+/* A key as three integers, in the order of the tree. */
+struct pkey {
+	uint64_t w[3];
+};
+static inline int pkey_compare(const struct pkey *a, const struct pkey *b)
+{
+	for (int i = 0; i < 3; i++)
+		if (a->w[i] != b->w[i])
+			return a->w[i] < b->w[i] ? -1 : 1;
+	return 0;
+}
+static inline struct pkey pkey_pack(const struct fs_key *key)
+{
+	return (struct pkey){{key->ino, (uint64_t)key->type << 56 | key->off >> 8, key->off << 56 | (uint64_t)key->snap << 24}};
+}
+static inline struct fs_key pkey_unpack(const struct pkey *p)
+{
+	return (struct fs_key){.ino = p->w[0],
+		.type = (uint8_t)(p->w[1] >> 56),
+		.off = p->w[1] << 8 | p->w[2] >> 56,
+		.snap = (uint32_t)(p->w[2] >> 24)};
+}
+static inline struct pkey pkey_read(const struct key_disk *k)
+{
+	return (struct pkey){{le64_get(k->w[0]), le64_get(k->w[1]), le64_get(k->w[2])}};
+}
+static inline struct key_disk pkey_write(const struct pkey *p)
+{
+	return (struct key_disk){{le64_put(p->w[0]), le64_put(p->w[1]), le64_put(p->w[2])}};
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * node.c: the 16 KiB image of a node. No wait, no memory.
+ */
+
+#define NODE_ROOM (TREE_NODE_BYTES - sizeof(struct node_disk))
+/* A split leaves this much room in each half at least (node.c): so many inserted bytes later it can be full again. */
+#define NODE_SPLIT_ROOM 3000u
+
+static inline struct node_disk *image_header(uint8_t *image)
+{
+	return (struct node_disk *)(void *)image;
+}
+static inline struct slot_disk *image_slots(uint8_t *image)
+{
+	return (struct slot_disk *)(void *)(image + sizeof(struct node_disk));
+}
+static inline unsigned image_count(uint8_t *image)
+{
+	return le16_get(image_header(image)->count);
+}
+static inline struct pkey image_key(uint8_t *image, unsigned i)
+{
+	return pkey_read(&image_slots(image)[i].key);
+}
+static inline const void *image_value(uint8_t *image, unsigned i, size_t *len)
+{
+	const struct slot_disk *s = &image_slots(image)[i];
+	*len = le16_get(s->len);
+	return image + le16_get(s->off);
+}
+void image_init(uint8_t *image, unsigned level);
+/* The first slot whose key is >= KEY, or the count; true when it is equal. */
+bool image_find(uint8_t *image, const struct pkey *key, unsigned *slot);
+/* The last slot whose key is <= KEY, and slot 0 when there is none: the child to go down to. */
+unsigned image_child(uint8_t *image, const struct pkey *key);
+unsigned image_used(uint8_t *image); /* bytes of slots and values */
+bool image_fits(uint8_t *image, size_t len); /* one more value of LEN bytes */
+/* false when there is no room even after compaction. */
+bool image_insert(uint8_t *image, unsigned slot, const struct pkey *key, const void *val, size_t len);
+bool image_replace(uint8_t *image, unsigned slot, const void *val, size_t len);
+void image_set_key(uint8_t *image, unsigned slot, const struct pkey *key);
+void image_remove(uint8_t *image, unsigned slot);
+/* Where to cut an image into which LEN bytes are to come at SLOT: the first slot that moves to the right. */
+unsigned image_split_at(uint8_t *image, unsigned slot, size_t len);
+/* Copies the slots of FROM from FIRST on to the end, where there is room. */
+void image_append(uint8_t *image, uint8_t *from, unsigned first);
+void image_truncate(uint8_t *image, unsigned count);
+void image_seal(uint8_t *image); /* computes the checksum */
+/* What a node read from the drives must be. Bounds: lower <= keys < upper, where given. */
+struct image_expect {
+	const struct uuid *uuid;
+	uint64_t block, generation; /* generation 0: any */
+	int level;                  /* -1: any */
+	bool has_upper;
+	struct pkey lower, upper;
+};
+/* NULL, or what is wrong with it. */
+const char *image_verify(uint8_t *image, const struct image_expect *expect);
+
+/* ------------------------------------------------------------------------------------------------
+ * cache.c and tree.c
+ */
+
+enum node_state {
+	NODE_LOADING, /* a place among its parent's children while it is being read */
+	NODE_CLEAN,   /* as on the drives, in the LRU list */
+	NODE_DIRTY,   /* changed since the last freeze, in the dirty list */
+	NODE_FROZEN,  /* a checkpoint writes its image; in the frozen list */
+	NODE_DEAD     /* dropped from the tree; its place on the drives is given up by the next checkpoint */
+};
+
+struct node {
+	struct buf *buf;
+	struct node *parent;
+	struct node **child; /* of an internal node, by slot; NULL: not in memory */
+	uint64_t block, generation; /* its newest place on the drives; block 0 with generation 0: none yet */
+	uint64_t stamp;             /* last transaction that counted it */
+	uint32_t pins;
+	uint16_t children; /* in memory */
+	uint8_t level;
+	uint8_t state;
+	int error; /* of the load */
+	struct list_node node;
+	struct wait_queue loaded;
+};
+#define NODE_FANOUT ((unsigned)(NODE_ROOM / (sizeof(struct slot_disk) + sizeof(struct child_disk))))
+
+struct tree {
+	struct node *root;
+	struct list lru; /* clean ones, last used first */
+	struct list dirty, frozen, dead;
+	struct list spare; /* nodes with a buffer, for splits and copies of frozen ones */
+	struct list arrays; /* child arrays, linked by a list_node in their first bytes */
+	size_t nodes; /* in memory, without spares */
+	size_t dirty_count, frozen_count, dead_count, spare_count, array_count;
+	size_t nodes_limit, dirty_limit;
+	uint64_t stamp;
+	uint64_t checksum_errors, checksum_repairs;
+};
+
+/* A way down: the leaf, and the bounds of its keys. */
+struct tree_path {
+	struct node *leaf;
+	bool has_lower, has_upper;
+	struct pkey lower, upper; /* lower <= key < upper */
+	struct node *miss; /* when the leaf is NULL: the node whose child SLOT is not in memory */
+	unsigned slot;
+};
+struct node *tree_descend(struct fs *fs, const struct pkey *key, struct tree_path *path); /* no wait */
+int tree_load(struct fs *fs, const struct pkey *key); /* waits until the leaf of KEY is in memory */
+/* The value at or after (before) P, which is replaced by its key; -EAGAIN when the leaf of P is not in memory. No wait. */
+int tree_seek(struct fs *fs, struct pkey *p, bool forward, const void **val, size_t *len);
+/* Makes the node that holds KEY at LEVEL dirty if it still lies at BLOCK. Waits. */
+int tree_move_node(struct fs *fs, const struct pkey *key, unsigned level, uint64_t block);
+unsigned node_index(struct node *n); /* its slot in its parent */
+/* What preparing a transaction adds up over its operations; tree_spares_ensure() then provides it. */
+struct tree_need {
+	size_t nodes, arrays, bytes;
+};
+/* Counts the way to KEY (false: it is not in memory). ALL_FROZEN: every node is to be copied. */
+bool tree_count_path(struct fs *fs, const struct pkey *key, bool all_frozen, struct tree_need *need);
+/* 0; -EAGAIN after a wait (look again); -ENOMEM. RESERVED spares are left for checkpoints. */
+int tree_spares_ensure(struct fs *fs, const struct tree_need *need, bool checkpoint);
+/* Changes in memory: the way to the key is in memory and spares are there. No wait, no failure. */
+void tree_apply_put(struct fs *fs, const struct pkey *key, const void *val, size_t len);
+void tree_apply_delete(struct fs *fs, const struct pkey *key);
+void tree_apply_stripe(struct fs *fs, uint64_t stripe, uint32_t value);
+
+int cache_init(struct fs *fs);
+void cache_fini(struct fs *fs);
+struct node *cache_node_new(struct fs *fs, unsigned level); /* from the spares; dirty */
+void cache_node_dirty(struct fs *fs, struct node *n);       /* N alone; copies a frozen image */
+void cache_node_dead(struct fs *fs, struct node *n);
+int cache_load_child(struct fs *fs, struct node *parent, unsigned slot, const struct image_expect *expect); /* waits */
+int cache_load_root(struct fs *fs, uint64_t block, uint64_t generation, unsigned level);
+/* Reads and verifies a node, tries all ways, repairs. */
+int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect);
+void cache_use(struct fs *fs, struct node *leaf);
+void cache_trim(struct fs *fs);
+struct node **cache_array_new(struct fs *fs);
+void cache_array_free(struct fs *fs, struct node **array);
+
+/* ------------------------------------------------------------------------------------------------
+ * transact.c
+ */
+
+struct tx_op {
+	struct pkey key;
+	uint32_t off; /* of the value in the record */
+	uint16_t len;
+	uint8_t op, class;
+	int32_t delta;
+	uint32_t order;
+};
+struct tx {
+	struct fs *fs;
+	uint8_t *record; /* as it goes to the log, with its header */
+	uint32_t bytes, room, limit;
+	struct tx_op *op;
+	unsigned ops, ops_room;
+	struct {
+		void (*fn)(void *arg);
+		void *arg;
+	} hook[8];
+	unsigned hooks;
+	bool missed, view;
+	struct pkey miss;
+	uint64_t checkpoint; /* tag of the record */
+	struct list_node node;
+};
+struct tx *tx_new(struct fs *fs); /* NULL: no memory */
+void tx_free(struct tx *tx);
+void tx_reset(struct tx *tx);
+int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_class class);
+int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes); /* a record read from the log: -EIO when it is malformed */
+/* Sorts, brings what is needed into memory: 0 when it may be applied now, -EAGAIN after a wait. */
+int tx_prepare(struct tx *tx, bool checkpoint);
+void tx_apply(struct tx *tx, bool replay);
+
+/* ------------------------------------------------------------------------------------------------
+ * log.c
+ */
+
+#define LOG_BUF_BYTES LOG_CHECKED_PIECE
+#define LOG_BUFS (LOG_BATCH_BLOCKS * BLOCK_BYTES / LOG_BUF_BYTES)
+#define LOG_WRITERS 2u
+
+struct log_batch {
+	struct buf *buf[LOG_BUFS];
+	uint32_t bytes, blocks, records;
+	uint64_t first_sequence, last_sequence;
+	uint64_t position;
+	bool written;
+	struct wait_queue done;
+	struct list_node node;
+};
+struct log {
+	uint64_t first, capacity; /* of the circle, in blocks of the log zone */
+	uint64_t head, tail;      /* positions: of the next batch; of the first that replay needs */
+	uint64_t chain;           /* checksum of the last batch before head */
+	uint64_t sequence;        /* of the last transaction applied */
+	uint64_t durable;         /* all up to this one are durable */
+	uint64_t margin;          /* blocks left for checkpoints' own records */
+	struct log_batch batch[LOG_WRITERS + 1];
+	struct log_batch *gather;  /* collects */
+	struct list idle, flight;  /* flight: in order of position */
+	bool kicked, stop;
+	unsigned writers;
+	struct wait_queue work, room, idle_wait;
+	uint64_t bytes;
+};
+int log_init(struct fs *fs);
+void log_fini(struct fs *fs);
+int log_start(struct fs *fs);
+void log_stop(struct fs *fs); /* writes what is there; waits */
+/* 0; -EAGAIN after a wait for room or memory; -E2BIG. */
+int log_reserve(struct fs *fs, uint32_t bytes, bool checkpoint);
+void log_append(struct fs *fs, struct tx *tx); /* gives it its sequence number. No wait: reserved before */
+void log_kick(struct fs *fs);
+void log_fail(struct fs *fs); /* wakes all who wait, for the file system has failed */
+uint64_t log_used(const struct fs *fs); /* blocks, with what gathers */
+/* Replays into the tree; REPAIR makes all copies equal. Moves head, chain, sequence on. RECORDS: without those of checkpoints. */
+int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *records, struct error *err);
+
+/* ------------------------------------------------------------------------------------------------
+ * space.c
+ */
+
+enum stripe_pending { PENDING_NONE, PENDING_NEXT, PENDING_NOW };
+struct space_list {
+	uint64_t *stripe;
+	size_t count, room;
+};
+struct space_open {
+	bool valid;
+	uint64_t stripe;
+	uint32_t row;
+};
+struct space_flight {
+	uint64_t stripe;
+	uint32_t runs;
+};
+#define SPACE_FLIGHTS 1024u
+#define SPACE_CLASSES 3u
+struct space {
+	uint64_t stripes, free, live_data, live_nodes; /* stripes free; blocks live */
+	uint64_t node_stripes;
+	uint64_t reserve;      /* free stripes that only nodes may take */
+	uint64_t promised;     /* blocks */
+	uint32_t stripe_blocks;
+	uint32_t *table;  /* per stripe, as stripes_disk */
+	uint8_t *flags;   /* per stripe: enum stripe_pending, open, in flight */
+	uint64_t cursor;
+	uint8_t *free_in; /* free stripes of each 64 */
+	struct space_open open[SPACE_CLASSES];
+	struct space_list next, now; /* fell to 0 after, before the last freeze */
+	struct space_flight flight[SPACE_FLIGHTS];
+	unsigned flights;
+};
+int space_init(struct fs *fs);
+void space_fini(struct fs *fs);
+int space_load(struct fs *fs, struct error *err); /* from the tree */
+void space_set_reserve(struct fs *fs);
+static inline uint32_t stripe_live(uint32_t value)
+{
+	return value & STRIPE_LIVE_MASK;
+}
+static inline enum stripe_class stripe_class(uint32_t value)
+{
+	return (enum stripe_class)(value >> STRIPE_CLASS_SHIFT);
+}
+int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe_class class); /* -EIO */
+int space_lists_ensure(struct fs *fs, size_t more);
+/* Applies, returns the new value for the tree. Node stripes that fall to 0 belong to the checkpoint that freezes now. */
+uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
+bool space_nodes_fit(struct fs *fs, uint64_t groups); /* groups: NODE_BLOCKS rows */
+void space_freeze(struct fs *fs);                     /* next becomes now */
+void space_release(struct fs *fs);                    /* the root is durable: now becomes free. Waits (discards) */
+
+/* ------------------------------------------------------------------------------------------------
+ * checkpoint.c and mount.c
+ */
+
+#define CHECKPOINT_DELAY (30 * NSEC_PER_SEC)
+
+struct checkpoint {
+	uint64_t generation;     /* of the last root record */
+	uint64_t tree_checkpoint; /* of the one that first named the tree on the drives */
+	uint64_t tree_generation; /* of its root node, which may be older */
+	uint64_t tree_block, log_chain, log_sequence, log_position, log_needed;
+	uint8_t tree_level;
+	uint64_t wanted, begun, ended; /* tickets */
+	bool changed;            /* by others than checkpoints, since the last freeze */
+	bool running, stop, started;
+	struct timer timer;
+	struct fs *fs;
+	struct wait_queue work, done;
+	uint64_t count;
+};
+int checkpoint_start(struct fs *fs);
+void checkpoint_stop(struct fs *fs); /* waits */
+void checkpoint_kick(struct fs *fs); /* no wait */
+int checkpoint_run(struct fs *fs, bool clean); /* waits; one at a time: the fiber of checkpoint_start(), or nobody else */
+/* Everything applied before the call is in a durable tree when it returns. */
+int fs_checkpoint(struct fs *fs);
+void checkpoint_changed(struct fs *fs); /* a transaction was applied */
+/* True while transactions must wait: too many nodes are dirty. */
+bool checkpoint_behind(const struct fs *fs);
+
+struct fs {
+	struct volume *volume;
+	struct volume_geometry geometry;
+	struct reactor *home;
+	struct fs_mount_options options;
+	bool read_only;
+	int failed; /* an error that ended all changes */
+	struct uuid uuid;
+	uint64_t fsid, verifier, created_ns, mounts;
+	uint64_t change; /* last value given out */
+	uint64_t cache_data_bytes; /* the part of cache_bytes that is not for nodes */
+	uint64_t replayed, transactions;
+	uint32_t compat;
+	struct fs_files *files;
+	struct tree tree;
+	struct log log;
+	struct space space;
+	struct checkpoint checkpoint;
+	struct list tx_idle;
+	unsigned tx_idle_count;
+};
+
+/* Writes a root record with what fs->checkpoint says; on success it counts. Waits. */
+int root_write(struct fs *fs, bool clean);
+/* Ends all changes: what is in memory goes no further. RC negative. No wait. */
+void fs_fail(struct fs *fs, int rc, const char *what);
+
+/* For the upper half. */
+uint64_t fs_change_next(struct fs *fs);     /* next value of the change attribute. No wait */
+void fs_verifier_change(struct fs *fs);     /* unstable data was lost (a flush failed). No wait */
+/* A pass that only reads; also on a read-only mount. */
+int fs_view(struct fs *fs, tx_pass *pass, void *arg);
+/* Who owns COUNT blocks from BLOCK on: a hint for the cleaner. */
+int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block);
+/* Calls FN for every node of the tree, leaves too; the tree may change meanwhile (then a node may be missed or come twice). */
+int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned level), void *arg);
+int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);
+
+#endif

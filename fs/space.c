@@ -1,0 +1,451 @@
+/*
+ * Space: which stripe holds what, and where the next rows go.
+ *
+ * The table in memory has four bytes per stripe: live blocks and class, as in KEY_STRIPES, from which
+ * it is loaded. It changes in apply, together with the tree.
+ *
+ * A stripe is free when nothing in it is live, no rows of it are being filled, and no durable tree
+ * needs it. So one whose count falls to 0 first joins a list: NEXT when a transaction did it, since the
+ * tree on the drives still names its blocks until the checkpoint after next freeze is durable; NOW when the
+ * freezing checkpoint did it, whose own root is the one that needs it no more. A freeze makes NEXT to
+ * NOW, and the durable root makes NOW free.
+ *
+ *   in a list, open or in flight, live   ->  not free
+ *   flags all clear and live == 0        ->  free
+ *
+ * Streams, small writes and nodes fill stripes of their own, row by row. The rows that were not
+ * filled when a file system stops stay unused until their stripe is free again.
+ *
+ * Reserves: RESERVE stripes are taken by checkpoints only, so that a full file system can still
+ * delete. One tenth of all is not shown to users.
+ */
+#include <stdlib.h>
+
+#include "fs/files_internal.h"
+#include "fs/fs_internal.h"
+
+#define FLAG_PENDING 3u /* enum stripe_pending */
+#define FLAG_OPEN 4u
+#define FLAG_BUSY 8u /* rows in flight */
+
+static bool is_free(const struct space *s, uint64_t stripe)
+{
+	return s->table[stripe] == 0 && s->flags[stripe] == 0;
+}
+
+/* Call after anything that is_free() looks at has changed. */
+static void recount(struct space *s, uint64_t stripe, bool was_free)
+{
+	bool now = is_free(s, stripe);
+	if (now == was_free)
+		return;
+	s->free += now ? 1 : UINT64_MAX;
+	s->free_in[stripe / STRIPES_PER_KEY] = (uint8_t)(s->free_in[stripe / STRIPES_PER_KEY] + (now ? 1 : 255));
+}
+
+static void flag(struct space *s, uint64_t stripe, uint8_t clear, uint8_t set)
+{
+	bool was = is_free(s, stripe);
+	s->flags[stripe] = (uint8_t)((s->flags[stripe] & ~clear) | set);
+	recount(s, stripe, was);
+}
+
+static void count_live(struct space *s, uint32_t value, bool add)
+{
+	uint64_t live = stripe_live(value);
+	if (!live)
+		return;
+	uint64_t *sum = stripe_class(value) == STRIPE_NODES ? &s->live_nodes : &s->live_data;
+	*sum += add ? live : -live;
+	if (stripe_class(value) == STRIPE_NODES)
+		s->node_stripes += add ? 1 : UINT64_MAX;
+}
+
+int space_init(struct fs *fs)
+{
+	struct space *s = &fs->space;
+
+	s->stripes = fs->geometry.stripes;
+	s->stripe_blocks = (uint32_t)volume_stripe_blocks(&fs->geometry);
+	s->table = calloc(s->stripes, sizeof(s->table[0]));
+	s->flags = calloc(s->stripes, 1);
+	s->free_in = calloc(s->stripes / STRIPES_PER_KEY + 1, 1);
+	if (!s->table || !s->flags || !s->free_in)
+		return -ENOMEM;
+	s->free = s->stripes;
+	for (uint64_t g = 0; g * STRIPES_PER_KEY < s->stripes; g++) {
+		uint64_t left = s->stripes - g * STRIPES_PER_KEY;
+		s->free_in[g] = (uint8_t)(left < STRIPES_PER_KEY ? left : STRIPES_PER_KEY);
+	}
+	return 0;
+}
+
+void space_fini(struct fs *fs)
+{
+	struct space *s = &fs->space;
+	free(s->table);
+	free(s->flags);
+	free(s->free_in);
+	free(s->next.stripe);
+	free(s->now.stripe);
+}
+
+/* Dirty nodes are bounded so that two checkpoints fit into the reserve, and their records into the log's margin. */
+void space_set_reserve(struct fs *fs)
+{
+	struct space *s = &fs->space;
+	struct tree *t = &fs->tree;
+	uint64_t per = s->stripe_blocks / NODE_BLOCKS;
+	uint64_t limit = t->nodes_limit / 2;
+
+	if (limit > s->stripes * per / 32)
+		limit = s->stripes * per / 32;
+	if (limit > 6000)
+		limit = 6000;
+	if (limit < 32)
+		limit = 32;
+	t->dirty_limit = limit;
+	s->reserve = 2 * ((limit + per - 1) / per) + 3;
+	fs->log.margin = (2 * (limit + 512) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
+	if (fs->log.margin > fs->log.capacity / 8)
+		fs->log.margin = fs->log.capacity / 8;
+}
+
+int space_load(struct fs *fs, struct error *err)
+{
+	struct space *s = &fs->space;
+	struct fs_key key = {.type = KEY_STRIPES};
+	struct stripes_disk group;
+
+	for (;;) {
+		int rc = tree_next(fs, &key, &group, sizeof(group));
+		if (rc == -ENOENT || (rc >= 0 && (key.ino != 0 || key.type != KEY_STRIPES)))
+			return 0;
+		if (rc < 0)
+			return error_set(err, rc, "cannot read the stripe counts");
+		if (rc != (int)sizeof(group) || key.snap || key.off > (s->stripes - 1) / STRIPES_PER_KEY)
+			return error_set(err, -EIO, "bad stripe counts at group %llu", (unsigned long long)key.off);
+		for (unsigned i = 0; i < STRIPES_PER_KEY; i++) {
+			uint32_t value = le32_get(group.stripe[i]);
+			uint64_t stripe = key.off * STRIPES_PER_KEY + i;
+			if (!value)
+				continue;
+			enum stripe_class class = stripe_class(value);
+			if (stripe >= s->stripes || stripe_live(value) == 0 || stripe_live(value) > s->stripe_blocks ||
+				(class != STRIPE_DATA && class != STRIPE_NODES))
+				return error_set(err, -EIO, "bad count of stripe %llu: %#x", (unsigned long long)stripe, value);
+			bool was = is_free(s, stripe);
+			s->table[stripe] = value;
+			count_live(s, value, true);
+			recount(s, stripe, was);
+		}
+		key.off++;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Counts
+ */
+
+int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe_class class)
+{
+	const struct space *s = &fs->space;
+	uint32_t value = s->table[stripe];
+	int64_t live = (int64_t)stripe_live(value) + delta;
+
+	if (live >= 0 && live <= s->stripe_blocks && (!value || stripe_class(value) == class))
+		return 0;
+	log_error("fs", "stripe count would be wrong stripe=%llu live=%u class=%u change=%lld class=%u",
+		(unsigned long long)stripe, stripe_live(value), (unsigned)stripe_class(value), (long long)delta,
+		(unsigned)class);
+	return -EIO;
+}
+
+int space_lists_ensure(struct fs *fs, size_t more)
+{
+	struct space_list *list[2] = {&fs->space.next, &fs->space.now};
+
+	for (int i = 0; i < 2; i++) {
+		if (list[i]->count + more <= list[i]->room)
+			continue;
+		size_t room = 2 * list[i]->room + more + 64;
+		uint64_t *stripe = realloc(list[i]->stripe, room * sizeof(uint64_t));
+		if (!stripe)
+			return -ENOMEM;
+		list[i]->stripe = stripe;
+		list[i]->room = room;
+	}
+	return 0;
+}
+
+static void pending_add(struct space *s, uint64_t stripe, enum stripe_pending when)
+{
+	struct space_list *list = when == PENDING_NEXT ? &s->next : &s->now;
+
+	if ((s->flags[stripe] & FLAG_PENDING) == when)
+		return;
+	assert(list->count < list->room);
+	list->stripe[list->count++] = stripe;
+	flag(s, stripe, FLAG_PENDING, (uint8_t)when);
+}
+
+uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay)
+{
+	struct space *s = &fs->space;
+	uint32_t old = s->table[stripe];
+	uint32_t live = (uint32_t)((int64_t)stripe_live(old) + delta);
+	uint32_t value = live ? live | (uint32_t)class << STRIPE_CLASS_SHIFT : 0;
+
+	if (!live && old) {
+		/* a replayed record of a checkpoint belongs to the tree that is mounted: nobody needs what it dropped */
+		if (class == STRIPE_DATA)
+			pending_add(s, stripe, PENDING_NEXT);
+		else if (!replay)
+			pending_add(s, stripe, PENDING_NOW);
+	}
+	bool was = is_free(s, stripe);
+	count_live(s, old, false);
+	s->table[stripe] = value;
+	count_live(s, value, true);
+	recount(s, stripe, was);
+	return value;
+}
+
+void space_freeze(struct fs *fs)
+{
+	struct space *s = &fs->space;
+	struct space_list was = s->now;
+
+	/* NOW is empty: space_release() of the checkpoint before came first */
+	assert(was.count == 0);
+	s->now = s->next;
+	s->next = was;
+	for (size_t i = 0; i < s->now.count; i++)
+		if ((s->flags[s->now.stripe[i]] & FLAG_PENDING) == PENDING_NEXT)
+			flag(s, s->now.stripe[i], FLAG_PENDING, PENDING_NOW);
+}
+
+static int stripe_compare(const void *va, const void *vb)
+{
+	const uint64_t *a = va, *b = vb;
+	return *a < *b ? -1 : *a > *b;
+}
+
+void space_release(struct fs *fs)
+{
+	struct space *s = &fs->space;
+	uint64_t start = 0, count = 0;
+
+	/* who saw a block before it was dropped may still be reading it */
+	if (s->now.count)
+		files_read_barrier(fs);
+	qsort(s->now.stripe, s->now.count, sizeof(uint64_t), stripe_compare);
+	for (size_t i = 0; i <= s->now.count; i++) {
+		uint64_t stripe = i < s->now.count ? s->now.stripe[i] : 0;
+		bool mine = i < s->now.count && (s->flags[stripe] & FLAG_PENDING) == PENDING_NOW;
+		bool drop = mine && s->table[stripe] == 0 && !(s->flags[stripe] & (FLAG_OPEN | FLAG_BUSY));
+		if (count && (!drop || stripe != start + count)) {
+			volume_discard(fs->volume, start, count); /* advice: an error costs nothing */
+			for (uint64_t j = start; j < start + count; j++)
+				flag(s, j, FLAG_PENDING, 0);
+			count = 0;
+		}
+		if (drop) {
+			if (!count++)
+				start = stripe;
+		} else if (mine) {
+			flag(s, stripe, FLAG_PENDING, 0);
+		}
+	}
+	s->now.count = 0;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Rows
+ */
+
+static bool find_free(struct space *s, uint64_t *stripe)
+{
+	uint64_t groups = (s->stripes + STRIPES_PER_KEY - 1) / STRIPES_PER_KEY;
+
+	if (!s->free)
+		return false;
+	uint64_t g = s->cursor / STRIPES_PER_KEY;
+	for (uint64_t n = 0; n <= groups; n++, g++) {
+		if (g >= groups)
+			g = 0;
+		if (!s->free_in[g])
+			continue;
+		uint64_t from = n == 0 ? s->cursor : g * STRIPES_PER_KEY;
+		for (uint64_t i = from; i < (g + 1) * STRIPES_PER_KEY && i < s->stripes; i++) {
+			if (is_free(s, i)) {
+				*stripe = i;
+				s->cursor = i + 1 < s->stripes ? i + 1 : 0;
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
+static struct space_flight *flight_find(struct space *s, uint64_t stripe)
+{
+	for (unsigned i = 0; i < s->flights; i++)
+		if (s->flight[i].stripe == stripe)
+			return &s->flight[i];
+	return NULL;
+}
+
+static void close_open(struct space *s, struct space_open *open)
+{
+	open->valid = false;
+	flag(s, open->stripe, FLAG_OPEN, 0);
+}
+
+int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct row_run *run)
+{
+	struct space *s = &fs->space;
+	struct space_open *open = &s->open[class];
+	uint32_t strip = fs->geometry.strip_blocks;
+	bool can_open = s->free > (class == SPACE_NODES ? 0 : s->reserve);
+
+	if (class != SPACE_NODES && s->flights == SPACE_FLIGHTS)
+		return -EAGAIN;
+	if (!rows)
+		return -EINVAL;
+	if (class == SPACE_STREAM && rows >= strip && can_open) {
+		/* a stripe of its own; the open one stays for what is shorter */
+		if (!find_free(s, &run->stripe))
+			return -ENOSPC;
+		run->row = 0;
+		run->rows = strip;
+	} else {
+		if (!open->valid) {
+			uint64_t stripe;
+			if (!can_open || !find_free(s, &stripe))
+				return -ENOSPC;
+			*open = (struct space_open){true, stripe, 0};
+			flag(s, stripe, 0, FLAG_OPEN);
+		}
+		run->stripe = open->stripe;
+		run->row = open->row;
+		run->rows = rows < strip - open->row ? rows : strip - open->row;
+	}
+	flag(s, run->stripe, 0, FLAG_BUSY);
+	if (class != SPACE_NODES) {
+		struct space_flight *f = flight_find(s, run->stripe);
+		if (f)
+			f->runs++;
+		else
+			s->flight[s->flights++] = (struct space_flight){run->stripe, 1};
+	}
+	if (open->valid && open->stripe == run->stripe) {
+		open->row += run->rows;
+		if (open->row == strip)
+			close_open(s, open);
+	}
+	return 0;
+}
+
+void space_rows_done(struct fs *fs, const struct row_run *run)
+{
+	struct space *s = &fs->space;
+	struct space_flight *f = flight_find(s, run->stripe);
+
+	if (f) {
+		if (--f->runs)
+			return;
+		*f = s->flight[--s->flights];
+	}
+	flag(s, run->stripe, FLAG_BUSY, 0);
+}
+
+bool space_nodes_fit(struct fs *fs, uint64_t groups)
+{
+	const struct space *s = &fs->space;
+	const struct space_open *open = &s->open[SPACE_NODES];
+	uint64_t per = fs->geometry.strip_blocks / NODE_BLOCKS;
+	uint64_t rest = open->valid ? (fs->geometry.strip_blocks - open->row) / NODE_BLOCKS : 0;
+
+	return groups <= rest || groups - rest <= s->free * per;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Promises
+ */
+
+/* Blocks that users may see: nine tenths. */
+static uint64_t space_shown(const struct space *s)
+{
+	uint64_t all = s->stripes * s->stripe_blocks;
+	return all - all / 10;
+}
+
+static uint64_t open_rest(const struct fs *fs, enum space_class class)
+{
+	const struct space_open *open = &fs->space.open[class];
+	return open->valid ? (uint64_t)(fs->geometry.strip_blocks - open->row) * fs->geometry.k : 0;
+}
+
+/*
+ * A row may carry one block only, and a promise cannot know; a quarter more than was promised, and two
+ * stripes, are kept for padding.
+ */
+int space_reserve(struct fs *fs, uint64_t blocks)
+{
+	struct space *s = &fs->space;
+	uint64_t want = s->promised + blocks;
+	uint64_t room = (s->free > s->reserve ? s->free - s->reserve : 0) * s->stripe_blocks +
+		open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
+
+	if (blocks > s->stripes * s->stripe_blocks || want + want / 4 + 2ull * s->stripe_blocks > room ||
+		s->live_data + s->live_nodes + want > space_shown(s))
+		return -ENOSPC;
+	s->promised = want;
+	return 0;
+}
+
+void space_unreserve(struct fs *fs, uint64_t blocks)
+{
+	struct space *s = &fs->space;
+	assert(blocks <= s->promised);
+	s->promised -= blocks;
+}
+
+int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes)
+{
+	const struct space *s = &fs->space;
+	if (stripe >= s->stripes)
+		return -EINVAL;
+	*live = stripe_live(s->table[stripe]);
+	*nodes = stripe_class(s->table[stripe]) == STRIPE_NODES;
+	return 0;
+}
+
+static void statfs_home(void *arg)
+{
+	struct {
+		struct fs *fs;
+		struct fs_statfs *out;
+	} *call = arg;
+	const struct space *s = &call->fs->space;
+	uint64_t shown = space_shown(s), used = s->live_data + s->live_nodes + s->promised;
+	uint64_t left = used < shown ? shown - used : 0;
+
+	call->out->bytes_total = shown * BLOCK_BYTES;
+	call->out->bytes_free = left * BLOCK_BYTES;
+	call->out->bytes_available = left * BLOCK_BYTES;
+	/* an inode with its names takes about 512 bytes of the tree */
+	call->out->files_free = left * (BLOCK_BYTES / 512);
+	call->out->files_total = call->out->files_free + files_inode_count(call->fs);
+}
+
+int fs_statfs(struct fs *fs, struct fs_statfs *out)
+{
+	struct {
+		struct fs *fs;
+		struct fs_statfs *out;
+	} call = {fs, out};
+	reactor_call(fs->home, statfs_home, &call);
+	return 0;
+}

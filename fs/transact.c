@@ -1,0 +1,509 @@
+/*
+ * Transactions: passes, what they queue, and how it becomes one change of memory and one redo record.
+ *
+ * A pass queues its changes straight into the record that goes to the log; beside it stands a list of
+ * operations that is sorted by key, so that neighbours find the same leaf in the processor's cache.
+ *
+ *   pass     reads, queues. A leaf that is not in memory makes it void
+ *   prepare  brings every leaf that changes into memory, checks stripe counts, puts spares aside,
+ *            reserves room in the log. Whatever waits here makes the pass void too
+ *   apply    changes nodes and stripe counts, runs the hooks, copies the record into the batch that
+ *            gathers. Neither waits nor fails
+ *
+ * The order of apply is the order of the log. Changes of stripe counts are logged as differences and
+ * not as values: 64 stripes share a value, and those of nodes among them change by checkpoints whose
+ * records a replay may have to leave out (checkpoint.c).
+ */
+#include <stdlib.h>
+
+#include "fs/fs_internal.h"
+
+#define RECORD_ROOM 4096u
+#define OPS_ROOM 64u
+#define TX_IDLE 32u
+#define RERUNS_MAX 10000u
+
+struct tx *tx_new(struct fs *fs)
+{
+	struct list_node *idle = list_pop_front(&fs->tx_idle);
+	struct tx *tx;
+
+	if (idle) {
+		fs->tx_idle_count--;
+		tx = container_of(idle, struct tx, node);
+	} else {
+		tx = calloc(1, sizeof(*tx));
+		if (!tx)
+			return NULL;
+		list_node_init(&tx->node);
+		tx->fs = fs;
+		tx->room = RECORD_ROOM;
+		tx->ops_room = OPS_ROOM;
+		tx->record = malloc(tx->room);
+		tx->op = malloc(tx->ops_room * sizeof(tx->op[0]));
+		if (!tx->record || !tx->op) {
+			free(tx->record);
+			free(tx->op);
+			free(tx);
+			return NULL;
+		}
+	}
+	tx_reset(tx);
+	tx->view = false;
+	tx->limit = TX_BYTES_MAX;
+	tx->checkpoint = 0;
+	return tx;
+}
+
+void tx_free(struct tx *tx)
+{
+	struct fs *fs = tx->fs;
+
+	if (fs->tx_idle_count < TX_IDLE && tx->room <= 4 * RECORD_ROOM) {
+		fs->tx_idle_count++;
+		list_push_front(&fs->tx_idle, &tx->node);
+		return;
+	}
+	free(tx->record);
+	free(tx->op);
+	free(tx);
+}
+
+void tx_reset(struct tx *tx)
+{
+	tx->bytes = sizeof(struct record_disk);
+	tx->ops = 0;
+	tx->hooks = 0;
+	tx->missed = false;
+}
+
+struct fs *tx_fs(struct tx *tx)
+{
+	return tx->fs;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * What a pass calls
+ */
+
+static int tx_miss(struct tx *tx, const struct pkey *key)
+{
+	tx->missed = true;
+	tx->miss = *key;
+	return -EAGAIN;
+}
+
+int tx_get(struct tx *tx, const struct fs_key *key, const void **val, size_t *len)
+{
+	struct pkey p = pkey_pack(key);
+	struct tree_path path;
+	unsigned slot;
+
+	if (tx->missed)
+		return -EAGAIN;
+	if (!tree_descend(tx->fs, &p, &path))
+		return tx_miss(tx, &p);
+	if (!image_find(path.leaf->buf->data, &p, &slot))
+		return -ENOENT;
+	*val = image_value(path.leaf->buf->data, slot, len);
+	return 0;
+}
+
+static int tx_step(struct tx *tx, struct fs_key *key, bool forward, const void **val, size_t *len)
+{
+	struct pkey p = pkey_pack(key);
+
+	if (tx->missed)
+		return -EAGAIN;
+	int rc = tree_seek(tx->fs, &p, forward, val, len);
+	if (rc == -EAGAIN)
+		return tx_miss(tx, &p);
+	if (!rc)
+		*key = pkey_unpack(&p);
+	return rc;
+}
+
+int tx_next(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
+{
+	return tx_step(tx, key, true, val, len);
+}
+
+int tx_prev(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
+{
+	return tx_step(tx, key, false, val, len);
+}
+
+/* Room for one operation and MORE bytes of record. */
+static int tx_room(struct tx *tx, size_t more)
+{
+	if (tx->bytes + more > tx->limit)
+		return -E2BIG;
+	if (tx->bytes + more > tx->room) {
+		uint32_t room = tx->room;
+		while (room < tx->bytes + more)
+			room *= 2;
+		uint8_t *record = realloc(tx->record, room);
+		if (!record)
+			return -ENOMEM;
+		tx->record = record;
+		tx->room = room;
+	}
+	if (tx->ops == tx->ops_room) {
+		struct tx_op *op = realloc(tx->op, 2ul * tx->ops_room * sizeof(tx->op[0]));
+		if (!op)
+			return -ENOMEM;
+		tx->op = op;
+		tx->ops_room *= 2;
+	}
+	return 0;
+}
+
+static int tx_queue(struct tx *tx, enum log_op kind, const struct pkey *p, const void *val, size_t len)
+{
+	if (tx->view)
+		return -EROFS;
+	if (len > TREE_VALUE_MAX)
+		return -E2BIG;
+	int rc = tx_room(tx, sizeof(struct op_disk) + len);
+	if (rc)
+		return rc;
+	struct op_disk d = {.op = (uint8_t)kind, .len = le16_put((uint16_t)len), .key = pkey_write(p)};
+	memcpy(tx->record + tx->bytes, &d, sizeof(d));
+	tx->bytes += (uint32_t)sizeof(d);
+	tx->op[tx->ops] =
+		(struct tx_op){.key = *p, .off = tx->bytes, .len = (uint16_t)len, .op = (uint8_t)kind, .order = tx->ops};
+	tx->ops++;
+	if (len)
+		memcpy(tx->record + tx->bytes, val, len);
+	tx->bytes += (uint32_t)len;
+	return 0;
+}
+
+int tx_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
+{
+	struct pkey p = pkey_pack(key);
+	return tx_queue(tx, LOG_PUT, &p, val, len);
+}
+
+int tx_delete(struct tx *tx, const struct fs_key *key)
+{
+	struct pkey p = pkey_pack(key);
+	return tx_queue(tx, LOG_DELETE, &p, NULL, 0);
+}
+
+int tx_on_apply(struct tx *tx, void (*fn)(void *arg), void *arg)
+{
+	if (tx->hooks == sizeof(tx->hook) / sizeof(tx->hook[0]))
+		return -E2BIG;
+	tx->hook[tx->hooks].fn = fn;
+	tx->hook[tx->hooks++].arg = arg;
+	return 0;
+}
+
+int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_class class)
+{
+	struct fs_key key = {.type = KEY_STRIPES, .off = stripe / STRIPES_PER_KEY};
+
+	if (tx->view)
+		return -EROFS;
+	int rc = tx_room(tx, sizeof(struct op_stripe_disk));
+	if (rc)
+		return rc;
+	struct op_stripe_disk d = {.op = LOG_STRIPE,
+		.class = (uint8_t)class,
+		.delta = le32_put((uint32_t)delta),
+		.stripe = le64_put(stripe)};
+	memcpy(tx->record + tx->bytes, &d, sizeof(d));
+	tx->bytes += (uint32_t)sizeof(d);
+	struct tx_op *op = &tx->op[tx->ops];
+	*op = (struct tx_op){.key = pkey_pack(&key),
+		.off = (uint32_t)(stripe % STRIPES_PER_KEY),
+		.op = LOG_STRIPE,
+		.class = (uint8_t)class,
+		.delta = delta,
+		.order = tx->ops};
+	op->key.w[2] |= stripe % STRIPES_PER_KEY; /* bits that no key has: sorts the stripes, leads to the same leaf */
+	tx->ops++;
+	return 0;
+}
+
+static int tx_blocks(struct tx *tx, uint64_t block, uint32_t count, int sign)
+{
+	const struct volume_geometry *g = &tx->fs->geometry;
+	uint64_t per = volume_stripe_blocks(g);
+
+	if (block >= per * g->stripes || count > per * g->stripes - block) {
+		log_error("fs", "extent outside of the volume block=%llu count=%u", (unsigned long long)block, count);
+		return -EIO;
+	}
+	while (count) {
+		uint64_t in = block % per;
+		uint32_t now = per - in < count ? (uint32_t)(per - in) : count;
+		int rc = tx_stripe_delta(tx, block / per, sign * (int32_t)now, STRIPE_DATA);
+		if (rc)
+			return rc;
+		block += now;
+		count -= now;
+	}
+	return 0;
+}
+
+int tx_blocks_add(struct tx *tx, uint64_t block, uint32_t count)
+{
+	return tx_blocks(tx, block, count, 1);
+}
+
+int tx_blocks_drop(struct tx *tx, uint64_t block, uint32_t count)
+{
+	return tx_blocks(tx, block, count, -1);
+}
+
+int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block)
+{
+	struct fs_key key = {.type = KEY_SUMMARY, .off = block};
+	struct summary_disk d = {le64_put(ino), le64_put(file_block), le32_put(count)};
+	return tx_put(tx, &key, &d, sizeof(d));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Records from the log
+ */
+
+int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes)
+{
+	struct record_disk h;
+	const struct volume_geometry *g = &tx->fs->geometry;
+	size_t at = sizeof(h);
+
+	tx_reset(tx);
+	memcpy(&h, record, sizeof(h));
+	for (uint32_t i = 0; i < le32_get(h.ops); i++) {
+		int rc;
+		if (at == bytes)
+			return -EIO;
+		if (record[at] == LOG_STRIPE) {
+			struct op_stripe_disk d;
+			if (bytes - at < sizeof(d))
+				return -EIO;
+			memcpy(&d, record + at, sizeof(d));
+			at += sizeof(d);
+			if (le64_get(d.stripe) >= g->stripes || (d.class != STRIPE_DATA && d.class != STRIPE_NODES))
+				return -EIO;
+			rc = tx_stripe_delta(tx, le64_get(d.stripe), (int32_t)le32_get(d.delta), (enum stripe_class)d.class);
+		} else {
+			struct op_disk d;
+			if (bytes - at < sizeof(d))
+				return -EIO;
+			memcpy(&d, record + at, sizeof(d));
+			at += sizeof(d);
+			size_t len = le16_get(d.len);
+			if ((d.op != LOG_PUT && d.op != LOG_DELETE) || bytes - at < len || len > TREE_VALUE_MAX ||
+				(d.op == LOG_DELETE && len))
+				return -EIO;
+			struct pkey p = pkey_read(&d.key);
+			if (p.w[2] & 0xffffff)
+				return -EIO;
+			rc = tx_queue(tx, (enum log_op)d.op, &p, record + at, len);
+			at += len;
+		}
+		if (rc)
+			return rc == -E2BIG ? -EIO : rc;
+	}
+	return at == bytes ? 0 : -EIO;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Prepare and apply
+ */
+
+static int op_compare(const void *va, const void *vb)
+{
+	const struct tx_op *a = va, *b = vb;
+	int c = pkey_compare(&a->key, &b->key);
+	return c ? c : (a->order < b->order ? -1 : 1);
+}
+
+static void tx_sort(struct tx *tx)
+{
+	if (tx->ops > 24) {
+		qsort(tx->op, tx->ops, sizeof(tx->op[0]), op_compare);
+		return;
+	}
+	for (unsigned i = 1; i < tx->ops; i++) {
+		struct tx_op op = tx->op[i];
+		unsigned at = i;
+		for (; at > 0 && op_compare(&tx->op[at - 1], &op) > 0; at--)
+			tx->op[at] = tx->op[at - 1];
+		tx->op[at] = op;
+	}
+}
+
+static uint64_t op_stripe(const struct tx_op *op)
+{
+	return (op->key.w[1] << 8 | op->key.w[2] >> 56) * STRIPES_PER_KEY + op->off;
+}
+
+/* The sum of the operations on one stripe that begin at I; *NEXT is the first of another. */
+static int64_t tx_stripe_sum(const struct tx *tx, unsigned i, unsigned *next, enum stripe_class *class)
+{
+	int64_t sum = 0;
+	const struct tx_op *first = &tx->op[i];
+
+	for (; i < tx->ops && tx->op[i].op == LOG_STRIPE && !pkey_compare(&tx->op[i].key, &first->key); i++) {
+		sum += tx->op[i].delta;
+		*class = (enum stripe_class)tx->op[i].class;
+	}
+	*next = i;
+	return sum;
+}
+
+int tx_prepare(struct tx *tx, bool checkpoint)
+{
+	struct fs *fs = tx->fs;
+	struct tree_need need = {0};
+	unsigned missing = 0, stripes = 0;
+
+	tx_sort(tx);
+	fs->tree.stamp++;
+	for (unsigned i = 0; i < tx->ops; i++) {
+		const struct tx_op *op = &tx->op[i];
+		if (!tree_count_path(fs, &op->key, checkpoint, &need))
+			missing++;
+		need.bytes += sizeof(struct slot_disk);
+		if (op->op == LOG_STRIPE) {
+			stripes++;
+			need.bytes += sizeof(struct stripes_disk);
+		}
+		need.bytes += op->len;
+	}
+	if (missing) {
+		for (unsigned i = 0; i < tx->ops; i++) {
+			struct pkey key = tx->op[i].key;
+			int rc = tree_load(fs, &key);
+			if (rc)
+				return rc;
+		}
+		return -EAGAIN;
+	}
+	for (unsigned i = 0; i < tx->ops;) {
+		enum stripe_class class = STRIPE_DATA;
+		unsigned next = i + 1;
+		if (tx->op[i].op == LOG_STRIPE) {
+			int64_t sum = tx_stripe_sum(tx, i, &next, &class);
+			int rc = space_check_delta(fs, op_stripe(&tx->op[i]), sum, class);
+			if (rc)
+				return rc;
+		}
+		i = next;
+	}
+	int rc = space_lists_ensure(fs, stripes);
+	if (rc)
+		return rc;
+	return tree_spares_ensure(fs, &need, checkpoint);
+}
+
+void tx_apply(struct tx *tx, bool replay)
+{
+	struct fs *fs = tx->fs;
+
+	for (unsigned i = 0; i < tx->ops;) {
+		const struct tx_op *op = &tx->op[i];
+		unsigned next = i + 1;
+		if (op->op == LOG_PUT) {
+			tree_apply_put(fs, &op->key, tx->record + op->off, op->len);
+		} else if (op->op == LOG_DELETE) {
+			tree_apply_delete(fs, &op->key);
+		} else {
+			enum stripe_class class;
+			int64_t sum = tx_stripe_sum(tx, i, &next, &class);
+			uint32_t value = space_apply_delta(fs, op_stripe(op), (int32_t)sum, class, replay);
+			tree_apply_stripe(fs, op_stripe(op), value);
+		}
+		i = next;
+	}
+	for (unsigned i = 0; i < tx->hooks; i++)
+		tx->hook[i].fn(tx->hook[i].arg);
+}
+
+/* Runs PASS until it sees one state. After it nothing may wait before what it found is used. */
+static int tx_run(struct tx *tx, tx_pass *pass, void *arg)
+{
+	for (unsigned reruns = 0; reruns < RERUNS_MAX; reruns++) {
+		tx_reset(tx);
+		int rc = pass(tx, arg);
+		if (!tx->missed) {
+			if (rc != -EAGAIN)
+				return rc;
+			fiber_yield();
+			continue;
+		}
+		cache_trim(tx->fs);
+		rc = tree_load(tx->fs, &tx->miss);
+		if (rc)
+			return rc == -ENOMEM ? -EAGAIN : rc;
+	}
+	return -EAGAIN;
+}
+
+int fs_view(struct fs *fs, tx_pass *pass, void *arg)
+{
+	struct tx *tx = tx_new(fs);
+
+	if (!tx)
+		return -EAGAIN;
+	assert(reactor_self() == fs->home);
+	tx->view = true;
+	int rc = tx_run(tx, pass, arg);
+	for (unsigned i = 0; !rc && i < tx->hooks; i++)
+		tx->hook[i].fn(tx->hook[i].arg);
+	tx_free(tx);
+	return rc;
+}
+
+int fs_transact(struct fs *fs, tx_pass *pass, void *arg, uint64_t *seq)
+{
+	int rc;
+
+	assert(reactor_self() == fs->home);
+	if (fs->read_only)
+		return -EROFS;
+	struct tx *tx = tx_new(fs);
+	if (!tx)
+		return -EAGAIN;
+	for (;;) {
+		while (!fs->failed && checkpoint_behind(fs)) {
+			checkpoint_kick(fs);
+			wait_queue_wait(&fs->log.room, NEVER);
+		}
+		rc = fs->failed ? fs->failed : tx_run(tx, pass, arg);
+		if (rc)
+			break;
+		if (tx->ops) {
+			rc = tx_prepare(tx, false);
+			if (!rc)
+				rc = log_reserve(fs, tx->bytes, false);
+			if (rc == -EAGAIN)
+				continue;
+			if (rc)
+				break;
+		}
+		tx_apply(tx, false);
+		if (tx->ops) {
+			log_append(fs, tx);
+			fs->transactions++;
+			checkpoint_changed(fs);
+		}
+		if (seq)
+			*seq = fs->log.sequence;
+		break;
+	}
+	tx_free(tx);
+	return rc == -ENOMEM ? -EAGAIN : rc;
+}
+
+int fs_transact_durable(struct fs *fs, tx_pass *pass, void *arg)
+{
+	uint64_t seq;
+	int rc = fs_transact(fs, pass, arg, &seq);
+	return rc ? rc : log_wait(fs, seq);
+}
