@@ -106,7 +106,7 @@ struct rpc_call {
 	 */
 	uint32_t reply_head_max, reply_payload_max;
 	bool payload_inline;
-	/* Bytes of memory that the message holds, for admission; the transport sets it, rpc.c accounts for it. */
+	/* Bytes of memory that the message holds: counted from rpc_call_received() to rpc_call_free(). */
 	uint32_t held;
 
 	/* rpc.c's own */
@@ -169,7 +169,8 @@ struct rpc_shard {
 	/* Admission. used: bytes of messages, requests and replies' payload that calls of this reactor hold. */
 	uint64_t used, limit;
 	uint32_t running;    /* calls with a fiber or an unsent reply */
-	struct list waiting; /* calls that were not admitted, first come first served */
+	struct list waiting; /* calls that were not admitted, first come first served; a transport that reads a stream then stops reading */
+	struct timer retry;  /* looks at them when no call ends */
 	void *tcp;           /* tcp.c's own: freed by tcp_shard_fini() */
 } __attribute__((aligned(64)));
 
@@ -180,7 +181,11 @@ struct rpc_listener {
 	void (*stop)(struct rpc_listener *listener);
 };
 
-struct rpc_procedure_metrics;
+struct rpc_procedure_metrics {
+	struct counter calls, errors;
+	struct histogram latency;
+	char labels[96];
+};
 
 struct rpc_server {
 	struct rpc_server_config config; /* with defaults filled in */
@@ -205,8 +210,8 @@ void rpc_bytes_out(struct rpc_connection *conn, uint64_t bytes);
 
 /*
  * Memory for something that a transport holds before there is a call (a record that is still coming). False when the
- * shard's limit is reached: then stop receiving; call_ended tells when to look again. rpc_memory_give() gives it back;
- * what moved into a call's held is given back by rpc_call_free().
+ * shard's limit is reached: then stop receiving for a while. rpc_memory_give() gives it back, at the latest when it moves
+ * into a call's `held`, just before rpc_call_received().
  */
 bool rpc_memory_take(struct rpc_shard *shard, uint64_t bytes);
 void rpc_memory_give(struct rpc_shard *shard, uint64_t bytes);
@@ -217,6 +222,10 @@ void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
 uint64_t rpc_address_hash(const struct sockaddr *address);
 /* "0.0.0.0" or "::1" and a port, without a look-up; -EINVAL with a sentence. */
 int rpc_address_parse(const char *text, uint16_t port, struct sockaddr_storage *address, socklen_t *bytes, struct error *err);
+
+/* rpc.c, for server.c: looks at the waiting calls again; drops them all when the server stops. On the shard's reactor. */
+void rpc_waiting_run(struct rpc_shard *shard);
+#define RPC_REPLY_HEADER 24u /* xid, REPLY, MSG_ACCEPTED, verifier of AUTH_NONE, accept_stat */
 
 /* ------------------------------------------------------------------------------------------------
  * Reply cache (cache.c). Any reactor, no wait.

@@ -1,0 +1,600 @@
+/*
+ * RPC messages (RFC 5531): admission of calls, their headers and credentials, the run of a procedure, its reply.
+ *
+ * Owns the memory of a request: one arena buffer that holds struct rpc_run (the public struct rpc_request first), the
+ * pool that arguments are decoded into, and room for a reply's head; a longer head has a buffer of its own. All of it
+ * belongs to the connection's reactor; one fiber per call runs here, and ends when the transport has the reply.
+ *
+ * Life of a call: rpc_call_received() -> call_admit(), now or from the shard's waiting list -> run_fiber(): header,
+ * credential, program, reply cache, procedure -> transport->reply() or ->drop() -> rpc_call_free().
+ *
+ * Admission: a call enters when its shard has memory left within the limit, the arena a buffer, and the reactor a
+ * fiber; else it waits, first come first served, and stream transports stop reading meanwhile. When nothing runs, one
+ * is always let in, so that the limit never stops everything.
+ *
+ * Errors: a message that cannot be answered (no xid, no CALL) costs its sender the connection. All else is
+ * answered as RFC 5531 section 9 says, in its order: RPC version, credential, program, version, procedure, arguments.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "rpcrdma/rpcrdma_internal.h"
+#include "xdr/rpc.h"
+
+#define RUN_BYTES 8192u         /* of a request whose message lies in one piece */
+#define RUN_BYTES_PIECES 32768u /* else values that straddle pieces are put together in the pool */
+#define RUN_HEAD 4096u          /* at its end: headroom and a short reply */
+#define CHECKSUM_BYTES 256u
+#define WAIT_RETRY (5 * NSEC_PER_MSEC)
+
+struct rpc_run {
+	struct rpc_request req; /* first: what procedures see */
+	struct rpc_call *call;
+	struct rpc_server *server;
+	struct buf *buf, *head_buf;
+	struct rpc_procedure_metrics *metrics;
+	struct rpc_cache_entry *entry;
+	uint64_t charged; /* of shard->used */
+	struct rpc_reply reply;
+	struct slice *slices[XDR_PAYLOADS_MAX]; /* where malloc() gave them */
+	bool payload_failed;
+};
+_Static_assert(sizeof(struct rpc_run) <= RUN_BYTES - RUN_HEAD - 2048, "room for the pool");
+
+static struct rpc_run *run_of(const struct rpc_request *req)
+{
+	return container_of(req, struct rpc_run, req);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Admission
+ */
+
+static void run_fiber(void *arg);
+
+static bool call_admit(struct rpc_call *call)
+{
+	struct rpc_connection *conn = call->conn;
+	struct rpc_shard *shard = conn->shard;
+	uint32_t size = call->pieces > 1 ? RUN_BYTES_PIECES : RUN_BYTES;
+
+	if (shard->running && shard->used + size > shard->limit)
+		return false;
+	struct buf *buf = buf_try_alloc(size);
+	if (!buf)
+		return false;
+	struct rpc_run *run = (struct rpc_run *)(void *)buf->data;
+	memset(run, 0, sizeof(*run));
+	run->call = call;
+	run->server = conn->server;
+	run->buf = buf;
+	run->charged = size;
+	run->req.connection = conn;
+	run->req.rdma = conn->transport->rdma;
+	run->req.started = now_ns();
+	run->req.pool = (struct xdr_pool){buf->data, sizeof(*run), size - RUN_HEAD};
+	run->reply.call = call;
+	list_node_init(&run->reply.node);
+	call->run = run;
+	if (fiber_spawn(run_fiber, run) < 0) {
+		call->run = NULL;
+		buf_put(buf);
+		return false;
+	}
+	shard->used += size;
+	shard->running++;
+	return true;
+}
+
+void rpc_call_received(struct rpc_call *call)
+{
+	struct rpc_connection *conn = call->conn;
+	struct rpc_shard *shard = conn->shard;
+
+	conn->calls++;
+	call->run = NULL;
+	list_node_init(&call->node);
+	shard->used += call->held;
+	atomic_store_explicit(
+		&conn->calls_total, atomic_load_explicit(&conn->calls_total, memory_order_relaxed) + 1, memory_order_relaxed);
+	counter_add(&conn->server->requests, 1);
+	if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
+		conn->transport->drop(call);
+		return;
+	}
+	if (!list_empty(&shard->waiting) || !call_admit(call)) {
+		list_push_back(&shard->waiting, &call->node);
+		if (!shard->retry.slot)
+			timer_start(&shard->retry, now_ns() + WAIT_RETRY);
+	}
+}
+
+void rpc_waiting_run(struct rpc_shard *shard)
+{
+	struct list_node *n;
+	while ((n = list_first(&shard->waiting))) {
+		struct rpc_call *call = container_of(n, struct rpc_call, node);
+		if (call->conn->closing || atomic_load_explicit(&shard->server->stopping, memory_order_relaxed)) {
+			list_remove(n);
+			call->conn->transport->drop(call);
+			continue;
+		}
+		if (!call_admit(call)) {
+			if (!shard->retry.slot)
+				timer_start(&shard->retry, now_ns() + WAIT_RETRY);
+			return;
+		}
+		list_remove(n);
+	}
+}
+
+void rpc_call_free(struct rpc_call *call)
+{
+	struct rpc_connection *conn = call->conn;
+	struct rpc_shard *shard = conn->shard;
+	struct rpc_run *run = call->run;
+
+	shard->used -= call->held;
+	call->held = 0;
+	if (run) {
+		call->run = NULL;
+		for (uint32_t i = 0; i < run->reply.payloads; i++) {
+			slices_put(run->reply.payload[i].v, run->reply.payload[i].n);
+			free(run->slices[i]);
+		}
+		shard->used -= run->charged;
+		shard->running--;
+		buf_put(run->head_buf);
+		buf_put(run->buf);
+	}
+	assert(conn->calls);
+	conn->calls--;
+	if (conn->transport->call_ended)
+		conn->transport->call_ended(conn); /* CONN may be gone now */
+	if (!list_empty(&shard->waiting))
+		rpc_waiting_run(shard);
+}
+
+bool rpc_memory_take(struct rpc_shard *shard, uint64_t bytes)
+{
+	if (shard->used && shard->used + bytes > shard->limit)
+		return false;
+	shard->used += bytes;
+	return true;
+}
+
+void rpc_memory_give(struct rpc_shard *shard, uint64_t bytes)
+{
+	assert(shard->used >= bytes);
+	shard->used -= bytes;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Replies
+ */
+
+/* Room for a head of LEN bytes; waits only beyond what the request's own buffer has. */
+static bool reply_room(struct rpc_run *run, uint32_t len)
+{
+	struct xdr_out *out = &run->req.out;
+	if (len <= RUN_HEAD - RPC_HEADROOM) {
+		xdr_out_init(out, run->buf->data + run->buf->size - RUN_HEAD + RPC_HEADROOM, RUN_HEAD - RPC_HEADROOM);
+		run->reply.buf = run->buf;
+	} else {
+		if (len > RPC_HEAD_MAX)
+			len = RPC_HEAD_MAX;
+		run->head_buf = buf_alloc(len + RPC_HEADROOM);
+		run->charged += run->head_buf->size;
+		run->call->conn->shard->used += run->head_buf->size;
+		xdr_out_init(out, run->head_buf->data + RPC_HEADROOM, run->head_buf->size - RPC_HEADROOM);
+		run->reply.buf = run->head_buf;
+	}
+	uint32_t most = run->call->reply_head_max;
+	if ((size_t)(out->end - out->base) > most)
+		out->end = out->base + most;
+	return most >= RPC_REPLY_HEADER;
+}
+
+static bool reply_accepted(struct rpc_run *run, uint32_t stat)
+{
+	struct xdr_out *out = &run->req.out;
+	out->p = out->base;
+	out->payloads = 0;
+	if (!xdr_out_room(out, RPC_REPLY_HEADER))
+		return false;
+	xdr_lay_u32(out, run->req.xid);
+	xdr_lay_u32(out, REPLY);
+	xdr_lay_u32(out, MSG_ACCEPTED);
+	xdr_lay_u32(out, AUTH_NONE);
+	xdr_lay_u32(out, 0);
+	xdr_lay_u32(out, stat);
+	return true;
+}
+
+/* Hands the reply in req.out to the transport, or that there is none that fits. RUN is not ours any more after. */
+static void reply_send(struct rpc_run *run, bool fits)
+{
+	struct rpc_connection *conn = run->call->conn;
+	struct xdr_out *out = &run->req.out;
+	struct rpc_reply *reply = &run->reply;
+
+	reply->too_long = !fits;
+	reply->head = out->base;
+	reply->len = fits ? (uint32_t)(out->p - out->base) : 0;
+	if (run->metrics)
+		histogram_record(&run->metrics->latency, now_ns() - run->req.started);
+	counter_add(&run->server->replies, 1);
+	conn->transport->reply(run->call, reply);
+}
+
+static void reply_error(struct rpc_run *run, uint32_t stat)
+{
+	if (run->metrics)
+		counter_add(&run->metrics->errors, 1);
+	reply_send(run, reply_accepted(run, stat));
+}
+
+static void reply_prog_mismatch(struct rpc_run *run, uint32_t low, uint32_t high)
+{
+	struct xdr_out *out = &run->req.out;
+	reply_send(run, reply_accepted(run, PROG_MISMATCH) && xdr_put_u32(out, low) && xdr_put_u32(out, high));
+}
+
+static void reply_denied(struct rpc_run *run, uint32_t stat, uint32_t first, uint32_t second)
+{
+	struct xdr_out *out = &run->req.out;
+	out->p = out->base;
+	out->payloads = 0;
+	bool fits = xdr_put_u32(out, run->req.xid) && xdr_put_u32(out, REPLY) && xdr_put_u32(out, MSG_DENIED) &&
+		    xdr_put_u32(out, stat) && xdr_put_u32(out, first) && (stat == AUTH_ERROR || xdr_put_u32(out, second));
+	if (run->metrics)
+		counter_add(&run->metrics->errors, 1);
+	reply_send(run, fits);
+}
+
+uint32_t rpc_reply_bytes(const struct rpc_reply *reply)
+{
+	uint32_t bytes = reply->len;
+	for (uint32_t i = 0; i < reply->payloads; i++)
+		bytes += xdr_round(reply->payload[i].len);
+	return bytes;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Credentials (RFC 5531 section 8.2 and appendix A)
+ */
+
+static uint32_t cred_authsys(struct rpc_request *req, const struct xdr_opaque *body)
+{
+	struct xdr_in in;
+	struct xdr_opaque machine;
+	uint32_t stamp;
+
+	/* Decoded by hand, since the groups go to where procedures want them. */
+	xdr_in_init(&in, body->data, body->len, NULL);
+	if (!xdr_get_u32(&in, &stamp) || !xdr_get_opaque(&in, AUTH_SYS_NAME_MAX, &machine) || !xdr_get_u32(&in, &req->cred.uid) ||
+		!xdr_get_u32(&in, &req->cred.gid) || !xdr_get_u32(&in, &req->cred.group_count) ||
+		req->cred.group_count > AUTH_SYS_GIDS_MAX)
+		return RPC_AUTH_BADCRED;
+	for (uint32_t i = 0; i < req->cred.group_count; i++)
+		if (!xdr_get_u32(&in, &req->cred.groups[i]))
+			return RPC_AUTH_BADCRED;
+	return in.p == in.end ? RPC_AUTH_OK : RPC_AUTH_BADCRED;
+}
+
+static uint32_t cred_check(struct rpc_request *req, const opaque_auth *cred, const opaque_auth *verf)
+{
+	req->cred.flavor = cred->flavor;
+	switch ((uint32_t)cred->flavor) {
+	case RPC_AUTH_NONE:
+		req->cred.uid = req->cred.gid = 65534; /* nobody */
+		return cred->body.len ? RPC_AUTH_BADCRED : RPC_AUTH_OK;
+	case RPC_AUTH_SYS:
+		if ((uint32_t)verf->flavor != RPC_AUTH_NONE || verf->body.len)
+			return RPC_AUTH_BADVERF;
+		return cred_authsys(req, &cred->body);
+	case AUTH_SHORT: /* we never gave one out */
+		return RPC_AUTH_REJECTEDCRED;
+	default:
+		return RPC_AUTH_BADCRED;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * One call
+ */
+
+static const struct rpc_program *program_find(struct rpc_server *server, uint32_t program, uint32_t version, unsigned *index,
+	uint32_t *low, uint32_t *high)
+{
+	*low = UINT32_MAX;
+	*high = 0;
+	for (unsigned i = 0; i < server->config.program_count; i++) {
+		const struct rpc_program *p = server->config.programs[i];
+		if (p->program != program)
+			continue;
+		if (p->version == version) {
+			*index = i;
+			return p;
+		}
+		if (p->version < *low)
+			*low = p->version;
+		if (p->version > *high)
+			*high = p->version;
+	}
+	return NULL;
+}
+
+/* Of the arguments' first bytes and of how many there are. */
+static uint32_t args_checksum(const struct rpc_request *req)
+{
+	uint8_t copy[CHECKSUM_BYTES];
+	uint32_t left = (uint32_t)xdr_in_left(&req->in), some = left < CHECKSUM_BYTES ? left : CHECKSUM_BYTES;
+	const uint8_t *data = req->in.p;
+
+	if ((size_t)(req->in.end - req->in.p) < some) {
+		struct xdr_pool pool = {copy, 0, sizeof(copy)};
+		struct xdr_in in = req->in;
+		in.pool = &pool;
+		if (!xdr_in_room(&in, some))
+			return 0; /* cannot be: they are there */
+		data = in.p;
+	}
+	return (uint32_t)checksum64(data, some, left);
+}
+
+/* Runs the procedure with room for its results; returns what it does, or RPC_SYSTEM_ERR. */
+static int procedure_run(struct rpc_run *run, bool *fits)
+{
+	struct rpc_request *req = &run->req;
+	struct rpc_call *call = run->call;
+	const struct rpc_procedure *proc = req->procedure;
+	uint64_t want = (uint64_t)RPC_REPLY_HEADER + proc->reply_max + (proc->reply_more ? proc->reply_more(req) : 0);
+
+	*fits = true;
+	if (want > RUN_HEAD - RPC_HEADROOM)
+		reply_room(run, want > RPC_HEAD_MAX ? RPC_HEAD_MAX : (uint32_t)want);
+	/* A change whose answer could not be sent must not be made. */
+	if ((proc->flags & RPC_PROC_CACHED) && call->reply_head_max < RPC_REPLY_HEADER + proc->reply_max) {
+		*fits = false;
+		return RPC_SYSTEM_ERR;
+	}
+	req->reply_payload_max = call->reply_payload_max;
+	if (call->payload_inline) {
+		uint32_t head = RPC_REPLY_HEADER + proc->reply_max;
+		uint32_t room = call->reply_head_max > head ? (call->reply_head_max - head) & ~3u : 0;
+		if (room < req->reply_payload_max)
+			req->reply_payload_max = room;
+	}
+	*fits = reply_accepted(run, SUCCESS);
+	if (!*fits)
+		return RPC_SYSTEM_ERR;
+	int rc = proc->run(req);
+	if (rc == RPC_SUCCESS && (run->payload_failed || run->reply.payloads != req->out.payloads)) {
+		log_error("rpc", "a procedure encoded %u payloads and attached %u program=%s procedure=%s", req->out.payloads,
+			run->reply.payloads, req->program->name, proc->name);
+		return RPC_SYSTEM_ERR;
+	}
+	return rc;
+}
+
+static void run_procedure(struct rpc_run *run)
+{
+	struct rpc_request *req = &run->req;
+	struct rpc_server *server = run->server;
+	bool cached = req->procedure->flags & RPC_PROC_CACHED, fits;
+
+	req->tag = (struct rpc_tag){req->connection->client, req->xid, req->program->program, req->program->version,
+		(uint32_t)(req->procedure - req->program->procedure), cached ? args_checksum(req) : 0};
+	if (cached) {
+		struct xdr_out *out = &req->out;
+		uint32_t bytes = 0;
+		switch (rpc_cache_begin(server->cache, &req->tag, &run->entry, &req->replay, &req->replay_bytes, out->base,
+			(uint32_t)(out->end - out->base), &bytes)) {
+		case RPC_CACHE_HIT:
+			counter_add(&server->cache_hits, 1);
+			fits = bytes <= (size_t)(out->end - out->base);
+			out->p = out->base + (fits ? bytes : 0);
+			reply_send(run, fits);
+			return;
+		case RPC_CACHE_RUNNING:
+			counter_add(&server->cache_hits, 1);
+			run->call->conn->transport->drop(run->call);
+			return;
+		case RPC_CACHE_REPLAY:
+			counter_add(&server->cache_hits, 1);
+			break;
+		case RPC_CACHE_RUN:
+			break;
+		}
+	}
+	int rc = procedure_run(run, &fits);
+	if (run->entry) {
+		if (rc == RPC_SUCCESS && fits)
+			rpc_cache_store(server->cache, run->entry, req->out.base, (uint32_t)(req->out.p - req->out.base));
+		else
+			rpc_cache_forget(server->cache, run->entry);
+		run->entry = NULL;
+	}
+	if (!fits)
+		reply_send(run, false);
+	else if (rc == RPC_SUCCESS)
+		reply_send(run, true);
+	else if (rc == RPC_DROP)
+		run->call->conn->transport->drop(run->call);
+	else if (rc == RPC_AUTH_ERROR)
+		reply_denied(run, AUTH_ERROR, req->auth_stat ? req->auth_stat : (uint32_t)RPC_AUTH_TOOWEAK, 0);
+	else
+		reply_error(run, rc > 0 && rc <= RPC_SYSTEM_ERR ? (uint32_t)rc : (uint32_t)RPC_SYSTEM_ERR);
+}
+
+/* A message that has no answer. */
+static void run_refuse(struct rpc_run *run, const char *why)
+{
+	struct rpc_connection *conn = run->call->conn;
+	rpc_bad_call(run->server);
+	log_warning("rpc", "connection closed: %s peer=%s transport=%s", why, conn->peer_text, conn->transport->name);
+	conn->transport->close(conn);
+	conn->transport->drop(run->call);
+}
+
+static void run_fiber(void *arg)
+{
+	struct rpc_run *run = arg;
+	struct rpc_request *req = &run->req;
+	struct rpc_call *call = run->call;
+	struct xdr_in *in = &req->in;
+	uint32_t type, version, number, program_version, procedure, low, high;
+	opaque_auth cred, verf;
+	unsigned index = 0;
+
+	xdr_in_init(in, call->pieces ? call->piece[0].data : NULL, call->pieces ? call->piece[0].len : 0, &req->pool);
+	if (call->pieces > 1) {
+		in->piece = call->piece + 1;
+		in->piece_bytes = call->bytes - call->piece[0].len;
+	}
+	in->reduced_pos = call->reduced_pos;
+	in->reduced_len = call->reduced_len;
+
+	if (!xdr_get_u32(in, &req->xid) || !xdr_get_u32(in, &type)) {
+		run_refuse(run, "a message without an RPC header");
+		return;
+	}
+	if (type != CALL) {
+		run_refuse(run, "a message that is no call");
+		return;
+	}
+	if (!reply_room(run, RPC_REPLY_HEADER)) {
+		reply_send(run, false);
+		return;
+	}
+	if (!xdr_get_u32(in, &version)) {
+		run_refuse(run, "an RPC header that is cut off");
+		return;
+	}
+	if (version != RPC_VERSION) {
+		rpc_bad_call(run->server);
+		reply_denied(run, RPC_MISMATCH, RPC_VERSION, RPC_VERSION);
+		return;
+	}
+	if (!xdr_get_u32(in, &number) || !xdr_get_u32(in, &program_version) || !xdr_get_u32(in, &procedure)) {
+		run_refuse(run, "an RPC header that is cut off");
+		return;
+	}
+	if (!xdr_decode_opaque_auth(in, &cred) || !xdr_decode_opaque_auth(in, &verf)) {
+		rpc_bad_call(run->server);
+		reply_denied(run, AUTH_ERROR, AUTH_BADCRED, 0);
+		return;
+	}
+	req->auth_stat = cred_check(req, &cred, &verf);
+	if (req->auth_stat != RPC_AUTH_OK) {
+		rpc_bad_call(run->server);
+		reply_denied(run, AUTH_ERROR, req->auth_stat, 0);
+		return;
+	}
+	req->program = program_find(run->server, number, program_version, &index, &low, &high);
+	if (!req->program) {
+		rpc_bad_call(run->server);
+		if (low > high)
+			reply_error(run, PROG_UNAVAIL);
+		else
+			reply_prog_mismatch(run, low, high);
+		return;
+	}
+	if (procedure >= req->program->procedures || !req->program->procedure[procedure].name) {
+		rpc_bad_call(run->server);
+		reply_error(run, PROC_UNAVAIL);
+		return;
+	}
+	req->procedure = &req->program->procedure[procedure];
+	run->metrics = &run->server->metrics[index][procedure];
+	counter_add(&run->metrics->calls, 1);
+	if (req->program->authorize) {
+		int stat = req->program->authorize(req);
+		if (stat) {
+			rpc_bad_call(run->server);
+			/* The rpc_auth_stat may be in auth_stat or be what was returned. */
+			uint32_t why = req->auth_stat ? req->auth_stat : stat > 0 && stat < RPC_DROP ? (uint32_t)stat : RPC_AUTH_TOOWEAK;
+			reply_denied(run, AUTH_ERROR, why, 0);
+			return;
+		}
+	}
+	run_procedure(run);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * For procedures
+ */
+
+const struct sockaddr_storage *rpc_peer(const struct rpc_request *req)
+{
+	return &req->connection->peer;
+}
+
+void rpc_peer_text(const struct rpc_request *req, char *text, size_t room)
+{
+	snprintf(text, room, "%s", req->connection->peer_text);
+}
+
+int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n)
+{
+	struct rpc_call *call = run_of(req)->call;
+	uint64_t done = 0;
+
+	if (!payload->len)
+		return 0;
+	if (payload->pos == call->reduced_pos) {
+		if (!req->connection->transport->payload_fetch)
+			return -EIO;
+		return req->connection->transport->payload_fetch(call, payload, to, n);
+	}
+	if (payload->inline_data) {
+		slices_copy_in(to, n, 0, payload->inline_data, payload->len);
+		return 0;
+	}
+	/* Over the seams of the message; the codec has checked that all of it is there. */
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < call->pieces && done < payload->len; i++) {
+		const struct xdr_piece *p = &call->piece[i];
+		uint32_t from = payload->pos + (uint32_t)done;
+		if (from < at + p->len) {
+			uint32_t some = at + p->len - from;
+			if (some > payload->len - done)
+				some = (uint32_t)(payload->len - done);
+			slices_copy_in(to, n, done, p->data + (from - at), some);
+			done += some;
+		}
+		at += p->len;
+	}
+	return done == payload->len ? 0 : -EIO;
+}
+
+int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned n)
+{
+	struct rpc_run *run = run_of(req);
+	uint32_t i = run->reply.payloads;
+	uint64_t bytes = slices_bytes(v, n);
+
+	if (i >= req->out.payloads || bytes != req->out.payload[i].len) {
+		run->payload_failed = true;
+		slices_put(v, n);
+		return -EINVAL;
+	}
+	struct slice *copy = n <= 64 ? xdr_pool_take(&req->pool, n * sizeof(*v)) : NULL;
+	if (!copy) {
+		copy = run->slices[i] = malloc((n + 1) * sizeof(*v));
+		if (!copy) {
+			run->payload_failed = true;
+			slices_put(v, n);
+			return -ENOMEM;
+		}
+	}
+	if (n)
+		memcpy(copy, v, n * sizeof(*v));
+	run->reply.payload[i] = (struct rpc_reply_payload){req->out.payload[i].pos, (uint32_t)bytes, copy, n};
+	run->reply.payloads++;
+	run->charged += bytes;
+	req->connection->shard->used += bytes;
+	return 0;
+}

@@ -1,0 +1,215 @@
+/*
+ * TCP: replies.
+ *
+ * A connection has a queue of replies and at most one sendmsg in flight, made of as many of them as fit its iovecs and
+ * TCP_SEND_BYTES. It is built once a round (tcp_posted), after all fibers have run, and again when the one before is
+ * done: so replies that are ready together leave in one system call, and their order is that of the queue.
+ *
+ * Nothing is copied: the record mark goes into the headroom of the reply's head, the payload is sent from where it lies.
+ * A reply's memory is freed when the kernel has taken its last byte.
+ *
+ * Errors: a send that fails closes the connection; the calls whose replies were queued are freed. The peer comes
+ * again with a new connection, and the reply cache knows what was done.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "rpcrdma/tcp_internal.h"
+
+#define TCP_SEND_BYTES (2u << 20)
+#define TCP_FREE_SENDS 64u
+
+static struct tcp_call *call_of(struct rpc_reply *reply)
+{
+	return container_of(reply->call, struct tcp_call, call);
+}
+
+static uint32_t record_bytes(const struct rpc_reply *reply)
+{
+	return 4 + rpc_reply_bytes(reply);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * From replies to iovecs
+ */
+
+struct iov_list {
+	struct iovec *iov;
+	unsigned count;
+	uint32_t skip; /* bytes that were sent before */
+	uint64_t bytes;
+};
+
+/* False when it is full. */
+static bool iov_add(struct iov_list *l, const void *data, uint32_t len)
+{
+	if (l->skip >= len) {
+		l->skip -= len;
+		return true;
+	}
+	if (l->count == TCP_SEND_IOVS || l->bytes >= TCP_SEND_BYTES)
+		return false;
+	l->iov[l->count++] = (struct iovec){(uint8_t *)(uintptr_t)data + l->skip, len - l->skip};
+	l->bytes += len - l->skip;
+	l->skip = 0;
+	return true;
+}
+
+static bool iov_reply(struct iov_list *l, const struct rpc_reply *reply)
+{
+	static const uint8_t padding[4];
+	const uint8_t *at = reply->head - 4, *end = reply->head + reply->len;
+
+	for (uint32_t i = 0; i < reply->payloads; i++) {
+		const struct rpc_reply_payload *p = &reply->payload[i];
+		if (!iov_add(l, at, (uint32_t)(reply->head + p->pos - at)))
+			return false;
+		at = reply->head + p->pos;
+		for (unsigned k = 0; k < p->n; k++)
+			if (!iov_add(l, slice_data(&p->v[k]), p->v[k].len))
+				return false;
+		if (!iov_add(l, padding, xdr_round(p->len) - p->len))
+			return false;
+	}
+	return iov_add(l, at, (uint32_t)(end - at));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sends
+ */
+
+static void send_done(struct io *io);
+
+static struct tcp_send *send_new(struct tcp_shard *t)
+{
+	struct list_node *n = list_pop_front(&t->free_sends);
+	if (n) {
+		t->free_sends_count--;
+		return container_of(n, struct tcp_send, node);
+	}
+	struct tcp_send *s = malloc(sizeof(*s));
+	if (s) {
+		list_node_init(&s->node);
+		s->io = (struct io){.done = send_done};
+	}
+	return s;
+}
+
+static void send_recycle(struct tcp_shard *t, struct tcp_send *s)
+{
+	if (t->free_sends_count >= TCP_FREE_SENDS) {
+		free(s);
+		return;
+	}
+	t->free_sends_count++;
+	list_push_front(&t->free_sends, &s->node);
+}
+
+/* Starts a send of what is queued, unless there is one. */
+static void send_start(struct tcp_connection *c)
+{
+	if (c->send || c->conn.closing || list_empty(&c->replies))
+		return;
+	struct tcp_send *s = send_new(c->tcp);
+	if (!s) {
+		tcp_close(&c->conn);
+		return;
+	}
+	struct iov_list l = {.iov = s->iov, .skip = c->first_sent};
+	list_foreach(n, &c->replies) if (!iov_reply(&l, container_of(n, struct rpc_reply, node))) break;
+	s->connection = c;
+	s->msg = (struct msghdr){.msg_iov = s->iov, .msg_iovlen = l.count};
+	c->send = s;
+	struct io_uring_sqe *sqe = io_start(&s->io);
+	io_uring_prep_sendmsg(sqe, c->fd, &s->msg, MSG_NOSIGNAL | MSG_WAITALL);
+	io_link(sqe, &s->io);
+}
+
+/* Frees the replies whose last byte has left. */
+static void replies_sent(struct tcp_connection *c, uint32_t bytes)
+{
+	c->unsent -= bytes;
+	bytes += c->first_sent;
+	struct list_node *n;
+	while ((n = list_first(&c->replies))) {
+		struct rpc_reply *reply = container_of(n, struct rpc_reply, node);
+		uint32_t len = record_bytes(reply);
+		if (bytes < len)
+			break;
+		bytes -= len;
+		list_remove(n);
+		tcp_call_done(call_of(reply));
+	}
+	c->first_sent = bytes;
+}
+
+static void send_done(struct io *io)
+{
+	struct tcp_send *s = container_of(io, struct tcp_send, io);
+	struct tcp_connection *c = s->connection;
+	int res = io->res;
+
+	c->send = NULL;
+	send_recycle(c->tcp, s);
+	c->busy++;
+	if (res > 0) {
+		rpc_bytes_out(&c->conn, (uint32_t)res);
+		replies_sent(c, (uint32_t)res);
+		send_start(c);
+	} else if (res == -EINTR || res == -EAGAIN) {
+		send_start(c);
+	} else {
+		tcp_close(&c->conn);
+	}
+	c->busy--;
+	tcp_settle(c);
+}
+
+void tcp_send_abandon(struct tcp_connection *c)
+{
+	if (c->send)
+		return;
+	struct list_node *n;
+	c->busy++;
+	while ((n = list_pop_front(&c->replies)))
+		tcp_call_done(call_of(container_of(n, struct rpc_reply, node)));
+	c->busy--;
+	c->first_sent = 0;
+	c->unsent = 0;
+}
+
+void tcp_post(struct tcp_connection *c)
+{
+	if (c->posted)
+		return;
+	c->posted = true;
+	reactor_mail(c->tcp->shard->reactor, &c->mail);
+}
+
+void tcp_posted(void *arg)
+{
+	struct tcp_connection *c = arg;
+	c->posted = false;
+	c->busy++;
+	send_start(c);
+	c->busy--;
+	tcp_settle(c);
+}
+
+void tcp_reply(struct rpc_call *call, struct rpc_reply *reply)
+{
+	struct tcp_call *tc = container_of(call, struct tcp_call, call);
+	struct tcp_connection *c = tcp_of(call->conn);
+
+	if (c->conn.closing || reply->too_long) {
+		tcp_call_done(tc);
+		return;
+	}
+	tcp_call_release_message(tc);
+	uint32_t bytes = rpc_reply_bytes(reply), mark = __builtin_bswap32(bytes | 0x80000000u);
+	memcpy(reply->head - 4, &mark, 4);
+	list_push_back(&c->replies, &reply->node);
+	c->unsent += bytes + 4;
+	if (!c->send)
+		tcp_post(c);
+}
