@@ -83,6 +83,7 @@ $(filter $(BUILD)/tests/server/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 
 include tests.mk
+include run.mk
 
 clean:
 	rm -rf $(BUILD)

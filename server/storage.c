@@ -114,6 +114,8 @@ static int array_add(struct storage *storage, const struct raid_scan *scan, cons
 	int rc = array_open(scan, name, &sa->array, err);
 	if (rc < 0) {
 		free(sa);
+		if (strncmp(err->text, "array ", 6) != 0)
+			error_prefix(err, "array %s", name);
 		return rc;
 	}
 	snprintf(sa->name, sizeof(sa->name), "%s", name);
