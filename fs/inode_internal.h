@@ -168,11 +168,10 @@ struct inode_data {
 	unsigned records;   /* all */
 	unsigned users;     /* writers that place blocks, flush groups: exclusive waits for them */
 	bool exclusive;     /* truncation: new users wait */
-	bool queued;        /* in files->flush_queue */
 	unsigned sleepers;  /* fibers in idle */
 	struct wait_queue idle;
 	struct list waiters; /* struct flush_waiter */
-	struct list_node queue_link;
+	struct list_node queue_link; /* in files->flush_queue */
 };
 
 /* A fiber that waits until what was written up to SEQ in blocks FROM..TO (inclusive) is durable. */
@@ -241,12 +240,11 @@ int flush_wait(struct fs *fs, struct inode *inode, uint64_t from, uint64_t to, u
 void flush_check_waiters(struct fs_files *files, struct inode *inode);
 int flush_mount(struct fs *fs);
 void flush_unmount(struct fs *fs);
-int flush_attrs(struct fs *fs, struct inode *inode);
 void flush_timer_arm(struct fs *fs);
 /* Writes one block durably into a row of its own. The caller names it in a transaction, then calls space_rows_done(). */
 int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, struct row_run *run);
 
-/* SET_SIZE, with all the other attributes of SET (write.c's truncate). */
+/* truncate.c: SET_SIZE, with all the other attributes of SET. */
 int data_set_size(struct fs *fs, const struct fs_op *op, struct fs_id id, const struct fs_setattr *set,
 	const struct timespec *guard, struct fs_wcc *wcc, struct fs_attr *attr);
 /* Checks SET by OP against ATTR and applies it to ATTR but for the size. */
@@ -255,7 +253,7 @@ int attr_set(struct inode_attr *attr, const struct fs_op *op, const struct fs_se
 /* ------------------------------------------------------------------------------------------------
  */
 
-#define FLUSH_GROUPS 4
+#define FLUSH_GROUPS 3 /* under way at a time; more would only make them smaller */
 struct flush_group;
 
 struct fs_files {
@@ -281,7 +279,8 @@ struct fs_files {
 	unsigned groups_busy;
 	struct wait_queue flush_idle; /* a group ended */
 	struct timer flush_timer;
-	bool flush_timer_armed, stopping;
+	bool flush_timer_armed, flush_background, stopping;
+	unsigned tx_records; /* how many records of a group one transaction has room for: learnt */
 	uint64_t flush_age_ns;
 
 	unsigned read_phase, reads[2]; /* see files_read_barrier() */

@@ -81,7 +81,7 @@ int unlink_inode(struct tx *tx, struct change *change, struct inode *inode)
 {
 	struct inode_attr *attr = change_inode(change, inode);
 	struct fs_key key = {.type = KEY_ORPHAN, .off = inode->ino};
-	struct orphan_disk disk = {.state = inode->holds ? ORPHAN_HELD : ORPHAN_DELETE};
+	struct orphan_disk disk = {.state = (uint8_t)(inode->holds ? ORPHAN_HELD : ORPHAN_DELETE)};
 	int r;
 
 	if (attr->nlink == 0) {

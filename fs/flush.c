@@ -1,0 +1,850 @@
+/*
+ * Flush: dirty blocks of many files become rows, extents and one log write.
+ *
+ * Whoever wants an inode's dirty blocks durable puts it into the flush queue. A group takes what is
+ * queued: it collects dirty records of as many inodes as there are, up to GROUP_RECORDS; gives each
+ * a place (long runs of one file get whole stripes, all others share rows, many files to one);
+ * writes the rows durably; names them in as few transactions as hold them; waits for the log; and
+ * lets the waiters go. A few groups are under way at a time. What is wanted meanwhile gathers, so
+ * under load many small durable writes share rows and log writes, and without load one goes at once.
+ *
+ * A group is a user of each inode's data from taking the first record to the end. Records being
+ * flushed keep serving reads until the group's transactions are durable.
+ *
+ * If a group fails, its blocks are lost: their writers get the error, and the write verifier
+ * changes, so that clients send again what was unstable.
+ */
+#include "fs/inode_internal.h"
+
+#define GROUP_RECORDS 1024u
+#define GROUP_FIBERS 8u /* that fill blocks or write rows side by side */
+#define FLUSH_AGE (2 * NSEC_PER_SEC)
+
+struct group_inode {
+	struct inode *inode;
+	unsigned first, count; /* records */
+	uint64_t size;         /* when they were taken */
+	uint64_t disk_size, blocks; /* as the transaction leaves them */
+	bool changed;
+};
+struct group_run {
+	struct row_run run;
+	unsigned first_slice, slices;
+};
+struct flush_group {
+	struct fs *fs;
+	bool busy, gathering;
+	unsigned n, inodes, runs, slices;
+	struct block_record *rec[GROUP_RECORDS];
+	struct group_inode inode[GROUP_RECORDS];
+	struct group_run run[GROUP_RECORDS + 8];
+	struct slice slice[2 * GROUP_RECORDS + 16];
+	/* jobs side by side */
+	unsigned next_job, jobs;
+	int (*job)(struct flush_group *group, unsigned job);
+	struct wait_group wait;
+	struct {
+		struct inode *inode;
+		uint64_t block;
+	} fill[GROUP_RECORDS];
+	/* the part that one transaction names */
+	unsigned tx_first, tx_end;
+	uint64_t seq;
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Waiters
+ */
+
+static bool waiter_done(struct fs_files *files, struct inode *inode, struct flush_waiter *w)
+{
+	if (!inode->data || inode->data->records == 0)
+		return true;
+	if (w->to - w->from >= inode->data->records) {
+		/* a long range: rather all records */
+		list_foreach(node, &inode->data->dirty)
+		{
+			struct block_record *rec = container_of(node, struct block_record, link);
+
+			if (rec->block >= w->from && rec->block <= w->to && rec->seq <= w->seq)
+				return false;
+		}
+		for (unsigned g = 0; g < FLUSH_GROUPS; g++) {
+			struct flush_group *group = files->group[g];
+
+			for (unsigned i = 0; group && group->busy && i < group->n; i++) {
+				struct block_record *rec = group->rec[i];
+
+				if (rec && rec->inode == inode && rec->block >= w->from && rec->block <= w->to &&
+					rec->seq <= w->seq)
+					return false;
+			}
+		}
+		return true;
+	}
+	for (; w->from <= w->to; w->from++) {
+		for (struct block_record *rec = record_find(files, inode, w->from); rec; rec = rec->older)
+			if (rec->seq <= w->seq)
+				return false;
+		if (w->from == UINT64_MAX)
+			break;
+	}
+	return true;
+}
+
+static void waiter_wake(struct flush_waiter *w)
+{
+	w->done = true;
+	list_remove(&w->link);
+	fiber_wake(w->fiber);
+}
+
+void flush_check_waiters(struct fs_files *files, struct inode *inode)
+{
+	if (!inode->data)
+		return;
+	list_foreach(node, &inode->data->waiters)
+	{
+		struct flush_waiter *w = container_of(node, struct flush_waiter, link);
+
+		if (waiter_done(files, inode, w))
+			waiter_wake(w);
+	}
+}
+
+int flush_wait(struct fs *fs, struct inode *inode, uint64_t from, uint64_t to, uint64_t seq)
+{
+	struct flush_waiter w = {.from = from, .to = to, .seq = seq, .fiber = fiber_self()};
+
+	if (waiter_done(fs->files, inode, &w))
+		return 0;
+	list_push_back(&inode->data->waiters, &w.link);
+	while (!w.done)
+		fiber_suspend();
+	data_release(fs->files, inode);
+	return w.error;
+}
+
+/* The block of REC will not become durable. */
+static void record_fail(struct fs *fs, struct block_record *rec, int error)
+{
+	list_foreach(node, &rec->inode->data->waiters)
+	{
+		struct flush_waiter *w = container_of(node, struct flush_waiter, link);
+
+		if (rec->block >= w->from && rec->block <= w->to && rec->seq <= w->seq && w->error == 0)
+			w->error = error;
+	}
+	record_remove(fs, rec);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Jobs side by side
+ */
+
+static int group_jobs_loop(struct flush_group *group)
+{
+	int r = 0;
+
+	while (r == 0 && group->next_job < group->jobs) {
+		unsigned job = group->next_job++;
+
+		r = group->job(group, job);
+	}
+	return r;
+}
+
+static void group_jobs_fiber(void *arg)
+{
+	struct flush_group *group = arg;
+
+	wait_group_done(&group->wait, group_jobs_loop(group));
+}
+
+static int group_run_jobs(struct flush_group *group, unsigned jobs, int (*job)(struct flush_group *group, unsigned job))
+{
+	int r, error;
+
+	group->jobs = jobs;
+	group->next_job = 0;
+	group->job = job;
+	if (jobs <= 1)
+		return group_jobs_loop(group);
+	wait_group_init(&group->wait);
+	for (unsigned i = 1; i < GROUP_FIBERS && i < jobs; i++) {
+		wait_group_add(&group->wait, 1);
+		if (fiber_spawn(group_jobs_fiber, group) < 0) {
+			wait_group_done(&group->wait, 0);
+			break;
+		}
+	}
+	r = group_jobs_loop(group);
+	error = wait_group_wait(&group->wait);
+	return r < 0 ? r : error;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Taking records
+ */
+
+static int fill_job(struct flush_group *group, unsigned job)
+{
+	struct fs *fs = group->fs;
+	struct inode *inode = group->fill[job].inode;
+	uint64_t block = group->fill[job].block;
+	int r = record_fill(fs, inode, block);
+
+	if (r < 0) {
+		struct block_record *rec = record_find(fs->files, inode, block);
+
+		log_error("fs", "a written part of a block is lost, for the rest of it cannot be read ino=%llu block=%llu",
+			(unsigned long long)inode->ino, (unsigned long long)block);
+		if (rec && rec->state == RECORD_DIRTY) {
+			record_fail(fs, rec, r);
+			fs_verifier_change(fs);
+			flush_check_waiters(fs->files, inode);
+		}
+	}
+	data_unuse(fs->files, inode);
+	inode_unref(fs->files, inode);
+	return 0;
+}
+
+/* Makes whole what is queued and partial. Waits only if there is any. */
+static void group_fill(struct flush_group *group)
+{
+	struct fs_files *files = group->fs->files;
+	unsigned n = 0, seen = 0;
+
+	list_foreach(node, &files->flush_queue)
+	{
+		struct inode_data *data = container_of(node, struct inode_data, queue_link);
+
+		if (data->exclusive)
+			continue;
+		list_foreach(rec_node, &data->dirty)
+		{
+			struct block_record *rec = container_of(rec_node, struct block_record, link);
+
+			if (n == GROUP_RECORDS || ++seen > 2 * GROUP_RECORDS)
+				break;
+			if (record_complete(rec))
+				continue;
+			data->users++;
+			inode_ref(data->inode);
+			group->fill[n].inode = data->inode;
+			group->fill[n].block = rec->block;
+			n++;
+		}
+	}
+	if (n > 0)
+		group_run_jobs(group, n, fill_job);
+}
+
+static int record_order(const void *a, const void *b)
+{
+	const struct block_record *const *x = a, *const *y = b;
+
+	return (*x)->block < (*y)->block ? -1 : (*x)->block > (*y)->block;
+}
+
+/* Takes what it may of one inode; true when some is left only because the group is full. */
+static bool group_take_inode(struct flush_group *group, struct inode_data *data)
+{
+	struct inode *inode = data->inode;
+	unsigned first = group->n;
+	bool sorted = true, full = false;
+
+	list_foreach(node, &data->dirty)
+	{
+		struct block_record *rec = container_of(node, struct block_record, link);
+
+		if (rec->older || !record_complete(rec))
+			continue;
+		if (group->n == GROUP_RECORDS) {
+			full = true;
+			break;
+		}
+		list_remove(&rec->link);
+		rec->state = RECORD_FLUSHING;
+		memset(record_data(rec) + rec->hi, 0, BLOCK_BYTES - rec->hi);
+		rec->hi = BLOCK_BYTES;
+		rec->sum = checksum32(record_data(rec), BLOCK_BYTES);
+		if (group->n > first && group->rec[group->n - 1]->block > rec->block)
+			sorted = false;
+		group->rec[group->n++] = rec;
+	}
+	if (group->n > first) {
+		group->inode[group->inodes++] = (struct group_inode){
+			.inode = inode, .first = first, .count = group->n - first, .size = inode->attr.size};
+		data->users++;
+		inode_ref(inode);
+		if (!sorted)
+			qsort(group->rec + first, group->n - first, sizeof(group->rec[0]), record_order);
+	}
+	return full;
+}
+
+static void group_take(struct flush_group *group)
+{
+	struct fs_files *files = group->fs->files;
+	struct list_node *node;
+
+	group->n = group->inodes = group->runs = group->slices = 0;
+	group_fill(group);
+	while (group->n < GROUP_RECORDS && (node = list_pop_front(&files->flush_queue))) {
+		struct inode_data *data = container_of(node, struct inode_data, queue_link);
+
+		/* data_unexclude() and the end of a group queue again what was wanted and is left */
+		if (!data->exclusive && group_take_inode(group, data))
+			list_push_front(&files->flush_queue, &data->queue_link);
+	}
+	group->gathering = false;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Places
+ */
+
+static void group_slice(struct flush_group *group, struct buf *buf, uint32_t off, uint32_t len)
+{
+	struct group_run *run = &group->run[group->runs - 1];
+	struct slice *last = run->slices ? &group->slice[group->slices - 1] : NULL;
+
+	if (last && last->buf == buf && last->off + last->len == off && last->len + len <= BUF_MAX) {
+		last->len += len;
+		return;
+	}
+	group->slice[group->slices++] = (struct slice){buf, off, len};
+	run->slices++;
+}
+
+/* Gives the N records from REC on places in rows of CLASS, filling up with zeros. */
+static int group_place(struct flush_group *group, enum space_class class, struct block_record **rec, unsigned n)
+{
+	const struct volume_geometry *g = &group->fs->geometry;
+
+	while (n > 0) {
+		uint32_t rows = (n + g->k - 1) / g->k, count, pad;
+		struct group_run *run = &group->run[group->runs];
+		int r;
+
+		if (rows > g->strip_blocks)
+			rows = g->strip_blocks;
+		r = space_take_rows(group->fs, class, rows, &run->run);
+		if (r < 0)
+			return r;
+		run->first_slice = group->slices;
+		run->slices = 0;
+		group->runs++;
+		count = run->run.rows * g->k;
+		pad = count > n ? count - n : 0;
+		count -= pad;
+		for (uint32_t i = 0; i < count; i++) {
+			rec[i]->phys = run->run.stripe * volume_stripe_blocks(g) +
+				(uint64_t)(i / run->run.rows) * g->strip_blocks + run->run.row + i % run->run.rows;
+			group_slice(group, rec[i]->buf, rec[i]->off, BLOCK_BYTES);
+		}
+		for (; pad > 0; pad--) {
+			/* never joined to more than the zeros there are */
+			struct slice *last = &group->slice[group->slices - 1];
+
+			if (last->buf == buf_zero() && last->len < BUF_MAX) {
+				last->len += BLOCK_BYTES;
+			} else {
+				group->slice[group->slices++] = (struct slice){buf_zero(), 0, BLOCK_BYTES};
+				run->slices++;
+			}
+		}
+		rec += count;
+		n -= count;
+	}
+	return 0;
+}
+
+/* Whole stripes for long runs; then what is left of all inodes, in order, shares rows. */
+static int group_place_all(struct flush_group *group)
+{
+	unsigned stripe = (unsigned)volume_stripe_blocks(&group->fs->geometry), small = 0;
+	struct block_record **rest = malloc(sizeof(*rest) * (group->n ? group->n : 1));
+	int r = 0;
+
+	if (!rest)
+		return -ENOMEM;
+	for (unsigned i = 0; i < group->n && r == 0;) {
+		unsigned end = i + 1, whole;
+
+		while (end < group->n && group->rec[end]->inode == group->rec[i]->inode &&
+			group->rec[end]->block == group->rec[end - 1]->block + 1)
+			end++;
+		whole = (end - i) / stripe * stripe;
+		if (whole > 0)
+			r = group_place(group, SPACE_STREAM, group->rec + i, whole);
+		for (i += whole; i < end; i++)
+			rest[small++] = group->rec[i];
+	}
+	if (r == 0)
+		r = group_place(group, SPACE_SMALL, rest, small);
+	free(rest);
+	return r;
+}
+
+static int write_job(struct flush_group *group, unsigned job)
+{
+	const struct group_run *run = &group->run[job];
+
+	return volume_write_rows(group->fs->volume, run->run.stripe, run->run.row, run->run.rows,
+		group->slice + run->first_slice, run->slices, VOLUME_DURABLE);
+}
+
+int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, struct row_run *run)
+{
+	const struct volume_geometry *g = &fs->geometry;
+	struct slice slice[4];
+	unsigned n = 1;
+	uint32_t pad = (g->k - 1) * BLOCK_BYTES;
+	int r = space_take_rows(fs, SPACE_SMALL, 1, run);
+
+	if (r < 0)
+		return r;
+	slice[0] = *block;
+	while (pad > 0 && n < 4) {
+		uint32_t len = pad < BUF_MAX ? pad : BUF_MAX;
+
+		slice[n++] = (struct slice){buf_zero(), 0, len};
+		pad -= len;
+	}
+	*phys = run->stripe * volume_stripe_blocks(g) + run->row;
+	r = volume_write_rows(fs->volume, run->stripe, run->row, 1, slice, n, VOLUME_DURABLE);
+	if (r < 0)
+		space_rows_done(fs, run);
+	return r;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The transaction
+ */
+
+/* Takes what the records FIRST..END of one inode replace out of its extents. */
+static int group_replace(struct tx *tx, const struct flush_group *group, uint64_t ino, unsigned first, unsigned end,
+	uint64_t *dropped)
+{
+	unsigned i = first;
+	int r;
+
+	while (i < end) {
+		uint64_t at = group->rec[i]->block, stop, from;
+		struct fs_key key = {.ino = ino, .type = KEY_EXTENT};
+		struct extent e;
+
+		r = extent_find(tx, ino, at, &e);
+		if (r == -ENOENT)
+			return 0;
+		if (r < 0)
+			return r;
+		while (i < end && group->rec[i]->block < e.first)
+			i++;
+		stop = e.first + e.count;
+		if (i == end || group->rec[i]->block >= stop)
+			continue;
+		key.off = e.first;
+		r = tx_delete(tx, &key);
+		if (r < 0)
+			return r;
+		from = e.first;
+		while (i < end && group->rec[i]->block < stop) {
+			uint64_t b = group->rec[i]->block, to = b + 1;
+
+			for (i++; i < end && to < stop && group->rec[i]->block == to; i++)
+				to++;
+			if (from < b) {
+				r = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(b - from));
+				if (r < 0)
+					return r;
+			}
+			r = tx_blocks_drop(tx, e.block + (b - e.first), (uint32_t)(to - b));
+			if (r < 0)
+				return r;
+			*dropped += to - b;
+			from = to;
+		}
+		if (from < stop) {
+			r = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(stop - from));
+			if (r < 0)
+				return r;
+		}
+	}
+	return 0;
+}
+
+static int group_add(struct tx *tx, const struct flush_group *group, uint64_t ino, unsigned first, unsigned end)
+{
+	for (unsigned i = first; i < end;) {
+		const struct block_record *rec = group->rec[i];
+		uint8_t sums[EXTENT_BLOCKS_MAX * 4];
+		struct extent e = {.first = rec->block, .block = rec->phys, .sums = sums};
+		int r;
+
+		while (i < end && e.count < EXTENT_BLOCKS_MAX && group->rec[i]->block == e.first + e.count &&
+			group->rec[i]->phys == e.block + e.count) {
+			le32 sum = le32_put(group->rec[i]->sum);
+
+			memcpy(sums + (size_t)e.count * 4, &sum, 4);
+			e.count++;
+			i++;
+		}
+		r = extent_put(tx, ino, &e, 0, e.count);
+		if (r == 0)
+			r = tx_blocks_add(tx, e.block, e.count);
+		if (r == 0)
+			r = tx_summary_add(tx, e.block, e.count, ino, e.first);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int group_put_inode(struct tx *tx, struct group_inode *gi, uint64_t last_block, uint64_t added, uint64_t dropped)
+{
+	struct fs_key key = {.ino = gi->inode->ino, .type = KEY_INODE};
+	uint64_t end = (last_block + 1) * BLOCK_BYTES;
+	struct inode_attr attr = gi->inode->attr;
+	struct inode_disk disk;
+
+	if (end > gi->size)
+		end = gi->size;
+	if (end > attr.disk_size)
+		attr.disk_size = end;
+	attr.blocks += added;
+	attr.blocks -= dropped < attr.blocks ? dropped : attr.blocks;
+	gi->disk_size = attr.disk_size;
+	gi->blocks = attr.blocks;
+	gi->changed = true;
+	inode_encode(&attr, &disk);
+	return tx_put(tx, &key, &disk, sizeof(disk));
+}
+
+static void group_applied(void *arg)
+{
+	struct flush_group *group = arg;
+
+	for (unsigned i = 0; i < group->inodes; i++) {
+		struct group_inode *gi = &group->inode[i];
+
+		if (!gi->changed)
+			continue;
+		gi->inode->attr.disk_size = gi->disk_size;
+		gi->inode->attr.blocks = gi->blocks;
+		gi->inode->attr_dirty = false;
+		gi->changed = false;
+	}
+}
+
+static int group_pass(struct tx *tx, void *arg)
+{
+	struct flush_group *group = arg;
+	int r;
+
+	for (unsigned i = 0; i < group->inodes; i++) {
+		struct group_inode *gi = &group->inode[i];
+		unsigned first = gi->first, end = gi->first + gi->count;
+		uint64_t dropped = 0;
+
+		gi->changed = false;
+		if (first < group->tx_first)
+			first = group->tx_first;
+		if (end > group->tx_end)
+			end = group->tx_end;
+		if (first >= end)
+			continue;
+		r = group_replace(tx, group, gi->inode->ino, first, end, &dropped);
+		if (r == 0)
+			r = group_add(tx, group, gi->inode->ino, first, end);
+		if (r == 0)
+			r = group_put_inode(tx, gi, group->rec[end - 1]->block, end - first, dropped);
+		if (r < 0)
+			return r;
+	}
+	return tx_on_apply(tx, group_applied, group);
+}
+
+static int group_commit(struct flush_group *group)
+{
+	struct fs_files *files = group->fs->files;
+	unsigned count = files->tx_records;
+
+	group->tx_first = 0;
+	while (group->tx_first < group->n) {
+		int r;
+
+		group->tx_end = group->tx_first + count;
+		if (group->tx_end > group->n)
+			group->tx_end = group->n;
+		r = fs_transact(group->fs, group_pass, group, &group->seq);
+		if (r == -E2BIG && count > 1) {
+			count = (group->tx_end - group->tx_first + 1) / 2;
+			files->tx_records = count;
+			continue;
+		}
+		if (r < 0)
+			return r;
+		group->tx_first = group->tx_end;
+		if (count < GROUP_RECORDS)
+			count = files->tx_records = count + count / 8 + 1;
+	}
+	return log_wait(group->fs, group->seq);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * A group's life
+ */
+
+static void group_end(struct flush_group *group, int error)
+{
+	struct fs *fs = group->fs;
+	struct fs_files *files = fs->files;
+
+	for (unsigned i = 0; i < group->runs; i++)
+		space_rows_done(fs, &group->run[i].run);
+	for (unsigned i = 0; i < group->n; i++) {
+		if (error)
+			record_fail(fs, group->rec[i], error);
+		else
+			record_remove(fs, group->rec[i]);
+		group->rec[i] = NULL;
+	}
+	if (error) {
+		log_error("fs", "written data could not be stored blocks=%u error=%s", group->n, strerror(-error));
+		fs_verifier_change(fs);
+	}
+	group->n = 0;
+	for (unsigned i = 0; i < group->inodes; i++) {
+		struct inode *inode = group->inode[i].inode;
+
+		flush_check_waiters(files, inode);
+		if (!list_empty(&inode->data->waiters) && !list_empty(&inode->data->dirty))
+			flush_want(fs, inode);
+		data_unuse(files, inode);
+		inode_unref(files, inode);
+	}
+}
+
+static void flush_fiber(void *arg)
+{
+	struct flush_group *group = arg;
+	struct fs *fs = group->fs;
+	struct fs_files *files = fs->files;
+	int r;
+
+	group_take(group);
+	if (!list_empty(&files->flush_queue))
+		flush_kick(fs);
+	if (group->n > 0) {
+		r = group_place_all(group);
+		if (r == 0)
+			r = group_run_jobs(group, group->runs, write_job);
+		if (r == 0)
+			r = group_commit(group);
+		group_end(group, r);
+	}
+	group->busy = false;
+	files->groups_busy--;
+	wait_queue_wake_all(&files->flush_idle);
+	if (!list_empty(&files->flush_queue))
+		flush_kick(fs);
+}
+
+void flush_kick(struct fs *fs)
+{
+	struct fs_files *files = fs->files;
+
+	for (unsigned i = 0; i < FLUSH_GROUPS; i++) {
+		struct flush_group *group = files->group[i];
+
+		if (!group || group->busy)
+			continue;
+		group->busy = group->gathering = true;
+		group->n = group->inodes = 0;
+		files->groups_busy++;
+		if (fiber_spawn(flush_fiber, group) < 0)
+			reactor_spawn(fs->home, flush_fiber, group);
+		return;
+	}
+}
+
+void flush_want(struct fs *fs, struct inode *inode)
+{
+	struct fs_files *files = fs->files;
+
+	if (!inode->data || list_empty(&inode->data->dirty))
+		return;
+	if (!list_linked(&inode->data->queue_link))
+		list_push_back(&files->flush_queue, &inode->data->queue_link);
+	/* a group that gathers takes this one too, as far as it has room */
+	for (unsigned i = 0; i < FLUSH_GROUPS; i++)
+		if (files->group[i] && files->group[i]->gathering)
+			return;
+	flush_kick(fs);
+}
+
+void flush_dirty_all(struct fs *fs)
+{
+	list_foreach(node, &fs->files->dirty)
+	{
+		struct inode *inode = container_of(node, struct inode, dirty);
+
+		flush_want(fs, inode);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Attributes alone, and the background
+ */
+
+struct attrs_call {
+	struct inode *inode[CHANGE_INODES];
+	unsigned n;
+	struct change change;
+};
+
+static int attrs_pass(struct tx *tx, void *arg)
+{
+	struct attrs_call *c = arg;
+
+	change_begin(&c->change, tx);
+	for (unsigned i = 0; i < c->n; i++)
+		if (!c->inode[i]->gone)
+			change_inode(&c->change, c->inode[i]);
+	return change_finish(&c->change, tx, NULL, (struct fs_id){0});
+}
+
+/* Brings attributes to the tree that no data waits for (access times). */
+static int flush_attrs_all(struct fs *fs, uint64_t *seq)
+{
+	struct fs_files *files = fs->files;
+	struct attrs_call *c = malloc(sizeof(*c));
+	int r = 0;
+
+	if (!c)
+		return -ENOMEM;
+	do {
+		c->n = 0;
+		list_foreach(node, &files->dirty)
+		{
+			struct inode *inode = container_of(node, struct inode, dirty);
+
+			if (!inode->attr_dirty || (inode->data && inode->data->records > 0))
+				continue;
+			inode_ref(inode);
+			c->inode[c->n++] = inode;
+			if (c->n == CHANGE_INODES)
+				break;
+		}
+		if (c->n > 0)
+			r = fs_transact(fs, attrs_pass, c, seq);
+		for (unsigned i = 0; i < c->n; i++)
+			inode_unref(files, c->inode[i]);
+	} while (r == 0 && c->n == CHANGE_INODES);
+	free(c);
+	return r;
+}
+
+static bool flush_all_clean(const struct fs_files *files)
+{
+	return files->dirty_bytes == 0 && files->groups_busy == 0;
+}
+
+int files_flush_all(struct fs *fs)
+{
+	struct fs_files *files = fs->files;
+	uint64_t target = files->write_seq, seq = 0;
+	int r;
+
+	if (fs->read_only)
+		return 0;
+	/* what is written meanwhile need not be waited for: look only at what is older */
+	for (unsigned round = 0; round < 100000 && !flush_all_clean(files) && !fs->failed; round++) {
+		bool older = files->groups_busy > 0;
+
+		flush_dirty_all(fs);
+		list_foreach(node, &files->dirty)
+		{
+			struct inode *inode = container_of(node, struct inode, dirty);
+			struct list_node *first = inode->data ? list_first(&inode->data->dirty) : NULL;
+
+			if (first && container_of(first, struct block_record, link)->seq <= target)
+				older = true;
+		}
+		if (!older)
+			break;
+		wait_queue_wait(&files->flush_idle, now_ns() + 10 * NSEC_PER_MSEC);
+	}
+	r = flush_attrs_all(fs, &seq);
+	if (r == 0 && seq)
+		r = log_wait(fs, seq);
+	return r < 0 ? r : fs->failed;
+}
+
+static void flush_background(void *arg)
+{
+	struct fs *fs = arg;
+	struct fs_files *files = fs->files;
+	uint64_t seq;
+
+	if (!files->stopping && !fs->failed) {
+		flush_dirty_all(fs);
+		flush_attrs_all(fs, &seq);
+	}
+	files->flush_timer_armed = files->flush_background = false;
+	if (!files->stopping && !fs->failed && !list_empty(&files->dirty))
+		flush_timer_arm(fs);
+	wait_queue_wake_all(&files->flush_idle);
+}
+
+static void flush_timer_fired(struct timer *timer)
+{
+	struct fs_files *files = container_of(timer, struct fs_files, flush_timer);
+
+	files->flush_background = true;
+	reactor_spawn(files->fs->home, flush_background, files->fs);
+}
+
+void flush_timer_arm(struct fs *fs)
+{
+	struct fs_files *files = fs->files;
+
+	if (files->flush_timer_armed || files->stopping || fs->read_only)
+		return;
+	files->flush_timer_armed = true;
+	timer_start(&files->flush_timer, now_ns() + files->flush_age_ns);
+}
+
+int flush_mount(struct fs *fs)
+{
+	struct fs_files *files = fs->files;
+
+	files->flush_age_ns = FLUSH_AGE;
+	files->tx_records = GROUP_RECORDS;
+	timer_init(&files->flush_timer, flush_timer_fired);
+	if (fs->read_only)
+		return 0;
+	for (unsigned i = 0; i < FLUSH_GROUPS; i++) {
+		files->group[i] = calloc(1, sizeof(struct flush_group));
+		if (!files->group[i])
+			return -ENOMEM;
+		files->group[i]->fs = fs;
+	}
+	return 0;
+}
+
+void flush_unmount(struct fs *fs)
+{
+	struct fs_files *files = fs->files;
+
+	files->stopping = true;
+	timer_stop(&files->flush_timer);
+	while (files->groups_busy > 0 || files->flush_background)
+		wait_queue_wait(&files->flush_idle, NEVER);
+	for (unsigned i = 0; i < FLUSH_GROUPS; i++)
+		free(files->group[i]);
+}
