@@ -73,14 +73,9 @@ static uint8_t *store_fattr(uint8_t *p, uint64_t fsid, const struct fs_attr *att
 	return store_time(p, &attr->ctime);
 }
 
-static inline bool room(const struct xdr_out *out, size_t bytes)
-{
-	return (size_t)(out->end - out->p) >= bytes;
-}
-
 bool nfs3_put_fattr(struct xdr_out *out, uint64_t fsid, const struct fs_attr *attr)
 {
-	if (!room(out, NFS3_FATTR_BYTES))
+	if (!xdr_out_room(out, NFS3_FATTR_BYTES))
 		return false;
 	out->p = store_fattr(out->p, fsid, attr);
 	return true;
@@ -90,7 +85,7 @@ bool nfs3_put_post_attr(struct xdr_out *out, uint64_t fsid, const struct fs_attr
 {
 	if (!attr->type)
 		return xdr_put_u32(out, 0);
-	if (!room(out, NFS3_POST_ATTR_BYTES))
+	if (!xdr_out_room(out, NFS3_POST_ATTR_BYTES))
 		return false;
 	out->p = store_fattr(store_u32(out->p, 1), fsid, attr);
 	return true;
@@ -100,7 +95,7 @@ bool nfs3_put_handle(struct xdr_out *out, const struct export *export, struct fs
 {
 	struct handle handle = {.export_id = export->id, .fsid = export->fsid, .id = id};
 
-	if (!room(out, NFS3_HANDLE_BYTES))
+	if (!xdr_out_room(out, NFS3_HANDLE_BYTES))
 		return false;
 	out->p = store_u32(out->p, HANDLE_BYTES);
 	handle_encode(&handle, export->handle_key, out->p);
@@ -127,7 +122,7 @@ bool nfs3_put_wcc(struct nfs3_call *call, struct fs_id id, struct fs_wcc *wcc)
 		nfs3_fill_attr(call, id, &now);
 		return xdr_put_u32(out, 0) && nfs3_put_post_attr(out, call->export->fsid, &now);
 	}
-	if (!room(out, NFS3_WCC_BYTES))
+	if (!xdr_out_room(out, NFS3_WCC_BYTES))
 		return false;
 	out->p = store_u32(out->p, 1);
 	out->p = store_u64(out->p, wcc->before.size);

@@ -112,7 +112,7 @@ int nfs3_readlink(struct rpc_request *req)
 	nfsstat3 status = nfs3_enter(&call, req, &args.symlink, 0);
 	/* the target is read straight to its place behind the attributes, which are known only then */
 	uint8_t *start = out->p;
-	if ((size_t)(out->end - start) < 4 + NFS3_POST_ATTR_BYTES + 4 + FS_SYMLINK_MAX + 1)
+	if (!xdr_out_room(out, 4 + NFS3_POST_ATTR_BYTES + 4 + FS_SYMLINK_MAX + 1))
 		return nfs3_leave(&call, false);
 	uint8_t *target = start + 4 + NFS3_POST_ATTR_BYTES + 4;
 	int len = 0;

@@ -68,7 +68,7 @@ static int list(struct rpc_request *req, const nfs_fh3 *dir, uint64_t cookie, co
 	nfsstat3 status = nfs3_enter(&call, req, dir, 0);
 	if (!status && cookie && memcmp(verifier, verifier_zero, sizeof(verifier_zero)))
 		status = NFS3ERR_BAD_COOKIE;
-	if ((size_t)(out->end - start) < 4 + limit)
+	if (!xdr_out_room(out, 4 + limit))
 		limit = (size_t)(out->end - start) > 4 ? (size_t)(out->end - start) - 4 : 0;
 	if (!status && limit < LIST_HEAD_BYTES + LIST_END_BYTES)
 		status = NFS3ERR_TOOSMALL;
