@@ -146,7 +146,7 @@ static ssize_t request_receive(struct connection *c, char *line, struct error *e
 {
 	size_t length = 0;
 
-	for (;;) {
+	while (!control.stopping) {
 		struct io_uring_sqe *sqe = io_start(&c->io);
 		io_uring_prep_recv(sqe, c->fd, line + length, REQUEST_MAX - length, 0);
 		io_link(sqe, &c->io);
@@ -154,7 +154,7 @@ static ssize_t request_receive(struct connection *c, char *line, struct error *e
 		int rc = io_finish(&c->io);
 		c->receiving = false;
 		if (control.stopping)
-			return error_set(err, -ESHUTDOWN, "the server is stopping");
+			break;
 		if (rc == -ETIME)
 			return error_set(err, rc, "no request came for %d seconds", (int)(TIMEOUT / NSEC_PER_SEC));
 		if (rc <= 0)
@@ -166,6 +166,7 @@ static ssize_t request_receive(struct connection *c, char *line, struct error *e
 		if (length == REQUEST_MAX)
 			return error_set(err, -E2BIG, "the request is longer than %d bytes", REQUEST_MAX);
 	}
+	return error_set(err, -ESHUTDOWN, "the server is stopping");
 }
 
 static void progress_send(void *arg, json_t *progress)
@@ -250,7 +251,9 @@ static void accept_main(void *arg)
 		io_uring_prep_accept(sqe, control.fd, NULL, NULL, SOCK_CLOEXEC);
 		io_link(sqe, &control.accept_io);
 		int fd = io_wait(&control.accept_io);
-		if (fd >= 0) {
+		if (fd >= 0 && control.stopping) {
+			close(fd);
+		} else if (fd >= 0) {
 			connection_start(fd);
 		} else if (!control.stopping) {
 			log_warning("control", "cannot accept error=%s", strerror(-fd));
