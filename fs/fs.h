@@ -161,6 +161,7 @@ struct fs_setattr {
  * Operations. Results that a pointer may take are left out where it is NULL.
  */
 
+int fs_root(struct fs *fs, struct fs_attr *attr); /* the root directory: where every way into the file system begins */
 int fs_getattr(struct fs *fs, struct fs_id id, struct fs_attr *attr);
 /* With GUARD_CTIME, a file whose ctime differs is left alone: -EBUSY (NFS3ERR_NOT_SYNC, RFC 1813 3.3.2). */
 int fs_setattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const struct fs_setattr *set,

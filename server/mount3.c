@@ -136,9 +136,7 @@ static mountstat3 path_walk(const struct export *export, const char *rest, struc
 	struct fs_op op = {.cred = &root};
 	struct fs_attr attr, dir_attr;
 
-	int rc = fs_getattr(export->fs, (struct fs_id){.ino = FS_ROOT_INO}, &attr);
-	if (rc == -ESTALE) /* the root may have a generation, too: "." tells */
-		rc = fs_lookup(export->fs, &op, (struct fs_id){.ino = FS_ROOT_INO}, ".", 1, &attr, &dir_attr);
+	int rc = fs_root(export->fs, &attr);
 	if (rc)
 		return mount_status(rc);
 	while (*rest) {
