@@ -220,19 +220,10 @@ json_t *admin_array_status(struct admin *admin)
 
 json_t *admin_array_list(struct admin *admin)
 {
-	struct raid_scan scan = {0};
-	json_t *list = json_array();
+	json_t *list = admin_arrays_json(admin, NULL);
 
-	if (scan_storage(admin, &scan) < 0) {
-		json_decref(list);
+	if (!list)
 		return NULL;
-	}
-	list_foreach (n, &admin->storage->arrays)
-		json_array_append_new(list, array_json(admin, container_of(n, struct storage_array, node)));
-	for (unsigned i = 0; i < scan.count; i++)
-		if (scan_first_of_closed(admin, &scan, i))
-			json_array_append_new(list, closed_array_json(&scan, i, NULL));
-	raid_scan_free(&scan);
 	json_t *result = json_object();
 	admin_put(result, "arrays", list);
 	return result;

@@ -60,7 +60,7 @@ struct table {
 	uint32_t right; /* bit per column: aligned to the right */
 	char **cell;
 };
-void table_init(struct table *table, unsigned columns, uint32_t right, const char *const *heading);
+void table_init(struct table *table, unsigned columns, uint32_t right, const char *const *heading); /* NULL: none */
 void table_add(struct table *table, unsigned column, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void table_add_bytes(struct table *table, unsigned column, uint64_t bytes);
 void table_print(struct table *table, FILE *out); /* and frees it */

@@ -71,7 +71,7 @@ void table_add_bytes(struct table *table, unsigned column, uint64_t bytes)
 void table_init(struct table *table, unsigned columns, uint32_t right, const char *const *heading)
 {
 	*table = (struct table){.columns = columns, .right = right};
-	for (unsigned c = 0; c < columns; c++)
+	for (unsigned c = 0; heading && c < columns; c++)
 		table_cell(table, c, strdup(heading[c]));
 }
 
@@ -254,7 +254,6 @@ void show_filesystems(const json_t *list, FILE *out)
 
 void show_filesystem_details(const json_t *fs, FILE *out)
 {
-	static const char *const heading[] = {"", ""};
 	static const struct {
 		const char *key, *label;
 		bool bytes;
@@ -289,7 +288,7 @@ void show_filesystem_details(const json_t *fs, FILE *out)
 		names[0] ? ", exported as " : "", names);
 	if (json_text(fs, "problem")[0])
 		fprintf(out, "problem: %s\n", json_text(fs, "problem"));
-	table_init(&table, 2, 1u << 1, heading);
+	table_init(&table, 2, 1u << 1, NULL);
 	for (size_t i = 0; i < sizeof(row) / sizeof(row[0]); i++) {
 		if (!json_object_get(fs, row[i].key))
 			continue;
