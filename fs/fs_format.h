@@ -100,13 +100,12 @@ _Static_assert(sizeof(struct child_disk) == 16, "child_disk");
  */
 
 #define LOG_MAGIC 0x474c5546u /* "FULG" */
-#define LOG_CHECKED_PIECE (64u * 1024)
 #define LOG_BATCH_BLOCKS 128u /* most blocks of a batch */
 
 struct batch_disk {
 	le32 magic;
 	le32 blocks;   /* with this header */
-	le64 checksum; /* checksum64() piece by piece, each seeded with the one before; taken with 0 here */
+	le64 checksum; /* checksum64() of the first block, taken with 0 here */
 	struct uuid uuid;
 	le64 position; /* counted in blocks since the file system was made */
 	le64 chain;    /* checksum of the batch before */
@@ -114,8 +113,10 @@ struct batch_disk {
 	le64 sequence; /* of the first record */
 	le32 bytes;    /* of header and records; the rest is zero */
 	le32 records;
+	le32 sum[LOG_BATCH_BLOCKS - 1]; /* checksum32() of the blocks after the first: each may come from another copy */
+	le32 zero;
 };
-_Static_assert(sizeof(struct batch_disk) == 72, "batch_disk");
+_Static_assert(sizeof(struct batch_disk) == 584, "batch_disk");
 
 struct record_disk {
 	le32 bytes; /* with this header */

@@ -226,7 +226,7 @@ void tx_apply(struct tx *tx, bool replay);
  * log.c
  */
 
-#define LOG_BUF_BYTES LOG_CHECKED_PIECE
+#define LOG_BUF_BYTES (64u * 1024)
 #define LOG_BUFS (LOG_BATCH_BLOCKS * BLOCK_BYTES / LOG_BUF_BYTES)
 #define LOG_WRITERS 2u
 

@@ -11,7 +11,7 @@
  *   tail      where replay of the newest durable root begins: everything before may be overwritten
  *
  * A batch carries its position, the checksum of the batch before and the number of the mount, all
- * under its own checksum. So what an earlier lap or an earlier life left behind is never taken for new,
+ * under its own checksum, and a checksum for each of its blocks, so that each can come from another copy. So what an earlier lap or an earlier life left behind is never taken for new,
  * whatever it is. Replay stops at the first batch that no copy has.
  *
  * Room is reserved before a transaction is applied: the batch with it must end before tail + capacity, less a
@@ -201,12 +201,18 @@ void log_fail(struct fs *fs)
  * Writing
  */
 
-/* Piece by piece, over ALL = whole blocks. */
-static uint64_t batch_checksum(struct buf *const *buf, uint32_t all)
+static uint8_t *batch_block(struct buf *const *buf, uint32_t i)
 {
-	uint64_t sum = 0;
-	for (uint32_t at = 0; at < all; at += LOG_BUF_BYTES)
-		sum = checksum64(buf[at / LOG_BUF_BYTES]->data, all - at < LOG_BUF_BYTES ? all - at : LOG_BUF_BYTES, sum);
+	return buf[i * BLOCK_BYTES / LOG_BUF_BYTES]->data + i * BLOCK_BYTES % LOG_BUF_BYTES;
+}
+
+static uint64_t header_checksum(uint8_t *block)
+{
+	struct batch_disk *h = (struct batch_disk *)(void *)block;
+	le64 kept = h->checksum;
+	h->checksum = le64_put(0);
+	uint64_t sum = checksum64(block, BLOCK_BYTES, 0);
+	h->checksum = kept;
 	return sum;
 }
 
@@ -231,7 +237,9 @@ static struct log_batch *batch_take(struct fs *fs)
 		.sequence = le64_put(b->first_sequence),
 		.bytes = le32_put(b->bytes),
 		.records = le32_put(b->records)};
-	log->chain = batch_checksum(b->buf, b->blocks * BLOCK_BYTES);
+	for (uint32_t i = 1; i < b->blocks; i++)
+		h->sum[i - 1] = le32_put(checksum32(batch_block(b->buf, i), BLOCK_BYTES));
+	log->chain = header_checksum(b->buf[0]->data);
 	h->checksum = le64_put(log->chain);
 	log->head += b->blocks;
 	log->bytes += (uint64_t)b->blocks * BLOCK_BYTES;
@@ -334,25 +342,65 @@ void log_stop(struct fs *fs)
  * Replay
  */
 
-/* Reads the batch at POSITION from COPY into BUF. 0; -ENOENT: there is none; -EIO: that copy cannot be read. */
-static int batch_read(struct fs *fs, unsigned copy, uint64_t position, uint64_t chain, struct buf **buf)
+static bool header_verify(struct fs *fs, uint8_t *block, uint64_t position, uint64_t chain)
 {
-	struct batch_disk *h = (struct batch_disk *)(void *)buf[0]->data;
-
-	if (log_io(fs, false, copy, position, buf, 1))
-		return -EIO;
+	const struct batch_disk *h = (const struct batch_disk *)(void *)block;
 	uint32_t blocks = le32_get(h->blocks);
-	if (le32_get(h->magic) != LOG_MAGIC || memcmp(&h->uuid, &fs->uuid, sizeof(h->uuid)) ||
-		le64_get(h->position) != position || le64_get(h->chain) != chain || blocks == 0 ||
-		blocks > LOG_BATCH_BLOCKS || blocks > fs->log.capacity || blocks_of(le32_get(h->bytes)) != blocks)
-		return -ENOENT;
-	if (blocks > 1 && log_io(fs, false, copy, position, buf, blocks))
-		return -EIO;
-	uint64_t sum = le64_get(h->checksum);
-	h->checksum = le64_put(0);
-	bool same = batch_checksum(buf, blocks * BLOCK_BYTES) == sum;
-	h->checksum = le64_put(sum);
-	return same ? 0 : -ENOENT;
+
+	return le32_get(h->magic) == LOG_MAGIC && !memcmp(&h->uuid, &fs->uuid, sizeof(h->uuid)) &&
+		le64_get(h->position) == position && le64_get(h->chain) == chain && blocks > 0 &&
+		blocks <= LOG_BATCH_BLOCKS && blocks <= fs->log.capacity && le32_get(h->bytes) >= sizeof(*h) &&
+		blocks_of(le32_get(h->bytes)) == blocks && header_checksum(block) == le64_get(h->checksum);
+}
+
+/*
+ * Puts together the batch at POSITION from the copies, block by block, in BUF; SPARE is for reading.
+ * False when the copies do not hold all of it. *BAD: some copy that can be read is not as it should
+ * be (looked at only with ALL; else the first good block will do).
+ */
+static bool batch_find(struct fs *fs, uint64_t position, uint64_t chain, struct buf **buf, struct buf **spare, bool all, bool *bad)
+{
+	const struct batch_disk *h = (const struct batch_disk *)(void *)buf[0]->data;
+	bool have[LOG_BATCH_BLOCKS] = {false};
+	unsigned copies = fs->geometry.log_copies;
+
+	*bad = false;
+	for (unsigned copy = 0; copy < copies && (all || !have[0]); copy++) {
+		if (log_io(fs, false, copy, position, spare, 1))
+			continue;
+		if (!header_verify(fs, spare[0]->data, position, chain)) {
+			*bad = true;
+		} else if (!have[0]) {
+			have[0] = true;
+			memcpy(buf[0]->data, spare[0]->data, BLOCK_BYTES);
+		} else if (memcmp(buf[0]->data, spare[0]->data, BLOCK_BYTES)) {
+			*bad = true;
+		}
+	}
+	if (!have[0])
+		return false;
+	uint32_t blocks = le32_get(h->blocks), missing = blocks - 1;
+	for (unsigned copy = 0; copy < copies && blocks > 1 && (all || missing); copy++) {
+		/* a copy's blocks lie on several members: one that is missing hides its own only */
+		bool whole = log_io(fs, false, copy, position, spare, blocks) == 0;
+		for (uint32_t i = 1; i < blocks; i++) {
+			uint8_t *block = batch_block(spare, i);
+			if (!whole) {
+				struct buf *one = spare[0];
+				if (log_io(fs, false, copy, position + i, &one, 1))
+					continue;
+				block = one->data;
+			}
+			if (checksum32(block, BLOCK_BYTES) != le32_get(h->sum[i - 1])) {
+				*bad = true;
+			} else if (!have[i]) {
+				have[i] = true;
+				missing--;
+				memcpy(batch_block(buf, i), block, BLOCK_BYTES);
+			}
+		}
+	}
+	return missing == 0;
 }
 
 static int replay_record(struct fs *fs, const uint8_t *record, uint32_t bytes)
@@ -418,17 +466,8 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 		buf[i / LOG_BUFS][i % LOG_BUFS] = buf_alloc(LOG_BUF_BYTES);
 	*records = 0;
 	while (!rc) {
-		unsigned found = UINT32_MAX, bad = 0;
-		for (unsigned copy = 0; copy < fs->geometry.log_copies; copy++) {
-			int r = batch_read(fs, copy, log->head, log->chain, buf[found == UINT32_MAX ? 0 : 1]);
-			if (r == -ENOENT)
-				bad++;
-			else if (!r && found == UINT32_MAX)
-				found = copy;
-			if (found != UINT32_MAX && (bad || !repair))
-				break;
-		}
-		if (found == UINT32_MAX)
+		bool bad;
+		if (!batch_find(fs, log->head, log->chain, buf[0], buf[1], repair, &bad))
 			break;
 		const struct batch_disk *h = (const struct batch_disk *)(void *)buf[0][0]->data;
 		uint32_t blocks = le32_get(h->blocks);
