@@ -19,6 +19,9 @@ LDLIBS_rpcrdma := -lrdmacm -libverbs
 LDLIBS_server := -lyaml -ljansson -ltirpc -lmicrohttpd
 LDLIBS := $(LDLIBS_server) $(LDLIBS_rpcrdma) $(LDLIBS_raid) $(LDLIBS_core)
 AR := gcc-ar
+# Short lines; V=1 shows the commands.
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-4s %s\n' $(1) $(patsubst $(BUILD)/%,%,$@))
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -42,32 +45,38 @@ include deps.mk
 all: $(BUILD)/furrowd $(BUILD)/furrow
 
 $(BUILD)/furrowd: $(BUILD)/server/main.o $(BUILD)/libserver.a $(LINK_LIBS)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/furrow: $(CLI_OBJ) $(BUILD)/libserver.a $(LINK_LIBS)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 define layer_rule
 $(BUILD)/lib$(1).a: $(call obj,$(1)) $(if $(filter xdr,$(1)),$(XDR_GEN:%.c=%.o))
 	@rm -f $$@
-	$(AR) rcs $$@ $$^
+	$(Q)$(AR) rcs $$@ $$^
 endef
 $(foreach l,$(LAYERS),$(eval $(call layer_rule,$(l))))
 $(BUILD)/libserver.a: $(SERVER_LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $^
 
 # Objects wait for the generated headers, which the first build cannot know of from .d files.
 $(BUILD)/%.o: %.c | $(XDR_GEN)
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
 $(BUILD)/%.o: %.S
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 $(BUILD)/gen/xdr/%.o: $(BUILD)/gen/xdr/%.c
-	$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-function -c -o $@ $<
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-function -c -o $@ $<
 $(BUILD)/gen/xdr/%.c: xdr/%.x xdr/xdrgen.py
 	@mkdir -p $(@D)
-	$(PYTHON) xdr/xdrgen.py $< $(@D)
+	$(call say,XDR)
+	$(Q)$(PYTHON) xdr/xdrgen.py $< $(@D)
 
 # The instruction sets that core/checksum.c chooses from at run time.
 CFLAGS_checksum_avx2 := -mavx2
@@ -78,7 +87,8 @@ TEST_SRC := $(wildcard tests/*/test_*.c tests/regress/*.c)
 TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/*.c))
 $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
-	$(CC) $(LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(if $(findstring tests/server,$@),$(BUILD)/libserver.a) $(LINK_LIBS) $(LDLIBS) -lcmocka
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(if $(findstring tests/server,$@),$(BUILD)/libserver.a) $(LINK_LIBS) $(LDLIBS) -lcmocka
 $(filter $(BUILD)/tests/server/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 

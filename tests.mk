@@ -4,7 +4,8 @@ ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-
 # Programs that run in the guest, or that load a server; not cmocka tests.
 TOOL_BIN := $(patsubst %.c,$(BUILD)/%,$(filter-out $(TEST_SRC),$(wildcard tests/vm/*.c bench/*.c)))
 $(TOOL_BIN): $(BUILD)/%: $(BUILD)/%.o $(LINK_LIBS)
-	$(CC) $(LDFLAGS) -o $@ $< $(LINK_LIBS) $(LDLIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(LINK_LIBS) $(LDLIBS)
 tools: $(TOOL_BIN)
 
 asan-build:
