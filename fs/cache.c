@@ -287,7 +287,8 @@ void cache_trim(struct fs *fs)
 	while (t->nodes + t->spare_count > t->nodes_limit && looks-- && !list_empty(&t->lru)) {
 		struct node *n = container_of(list_last(&t->lru), struct node, node);
 		list_remove(&n->node);
-		if (n->pins || n->children || n == t->root) {
+		/* one with the newest stamp belongs to a transaction that is being prepared */
+		if (n->pins || n->children || n == t->root || n->stamp == t->stamp) {
 			list_push_front(&t->lru, &n->node);
 			continue;
 		}

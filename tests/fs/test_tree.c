@@ -1,0 +1,455 @@
+/*
+ * The tree beside a model: thousands of random transactions, reads in all directions, checkpoints, remounts
+ * clean and unclean; many laps of the log; a full log; fibers whose passes race; damaged nodes.
+ */
+#include "tests/fs/tree_test.h"
+
+#define GROUPS 40u
+#define OFFS 300u
+#define INO 1000000u
+
+/* What the tree should hold: a value is made of its length and its number. */
+struct model {
+	uint32_t version[GROUPS][OFFS]; /* 0: no such key */
+	uint16_t len[GROUPS][OFFS];
+};
+static struct model model;
+static uint32_t version_next;
+
+static struct fs_key key_at(unsigned i)
+{
+	return (struct fs_key){.ino = INO + i / OFFS, .type = 200, .off = i % OFFS * 3};
+}
+
+static void value_fill(uint8_t *to, unsigned len, uint32_t version)
+{
+	memset(to, (int)(version % 251), len);
+	if (len >= 4)
+		memcpy(to, &version, 4);
+}
+
+static bool value_is(const void *val, size_t len, unsigned i)
+{
+	static uint8_t want[TREE_VALUE_MAX];
+	if (len != model.len[i / OFFS][i % OFFS])
+		return false;
+	value_fill(want, (unsigned)len, model.version[i / OFFS][i % OFFS]);
+	return memcmp(val, want, len) == 0;
+}
+
+struct change {
+	unsigned n, largest;
+	uint64_t seed;
+	bool check, deletes;
+	int failed;
+};
+
+struct planned {
+	unsigned at;
+	uint32_t version;
+	uint16_t len;
+};
+
+/* Queues random changes; the model follows when it was applied. A pass may run often: it plans anew from the same seed. */
+static unsigned change_plan(const struct change *c, struct planned *p)
+{
+	uint64_t seed = c->seed;
+	for (unsigned i = 0; i < c->n; i++) {
+		p[i].at = (unsigned)(test_random(&seed) % (GROUPS * OFFS));
+		if (test_random(&seed) % 4)
+			p[i].at = p[i ? i - 1 : 0].at / OFFS * OFFS + (unsigned)(test_random(&seed) % OFFS);
+		bool delete = test_random(&seed) % 100 < (c->deletes ? 70 : 30);
+		unsigned room = test_random(&seed) % 40 == 0 ? TREE_VALUE_MAX + 1 : c->largest;
+		p[i].version = delete ? 0 : version_next + i + 1;
+		p[i].len = (uint16_t)(test_random(&seed) % room);
+	}
+	return c->n;
+}
+
+static int change_pass(struct tx *tx, void *arg)
+{
+	struct change *c = arg;
+	struct planned p[64];
+	static uint8_t value[TREE_VALUE_MAX];
+	unsigned n = change_plan(c, p);
+	for (unsigned i = 0; i < n; i++) {
+		struct fs_key key = key_at(p[i].at);
+		int rc;
+		if (c->check) {
+			const void *val;
+			size_t len;
+			rc = tx_get(tx, &key, &val, &len);
+			if (rc == -EAGAIN)
+				return rc;
+			bool there = model.version[p[i].at / OFFS][p[i].at % OFFS] != 0;
+			if (rc ? there || rc != -ENOENT : !there || !value_is(val, len, p[i].at))
+				c->failed = 1;
+		}
+		if (p[i].version) {
+			value_fill(value, p[i].len, p[i].version);
+			rc = tx_put(tx, &key, value, p[i].len);
+		} else {
+			rc = tx_delete(tx, &key);
+		}
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static void change_model(const struct change *c)
+{
+	struct planned p[64];
+	unsigned n = change_plan(c, p);
+	for (unsigned i = 0; i < n; i++) {
+		model.version[p[i].at / OFFS][p[i].at % OFFS] = p[i].version;
+		model.len[p[i].at / OFFS][p[i].at % OFFS] = p[i].len;
+	}
+	version_next += n;
+}
+
+/* All keys of the model, and no others, in order, forwards and backwards. */
+static bool tree_equals_model(struct fs *fs)
+{
+	static uint8_t value[TREE_VALUE_MAX];
+	struct fs_key key = {.ino = INO};
+	for (unsigned i = 0; i < GROUPS * OFFS; i++) {
+		if (!model.version[i / OFFS][i % OFFS])
+			continue;
+		struct fs_key want = key_at(i);
+		int len = tree_next(fs, &key, value, sizeof(value));
+		if (len < 0 || fs_key_compare(&key, &want) || !value_is(value, (size_t)len, i)) {
+			fprintf(stderr, "key %u: got %d at %llu/%llu\n", i, len, (unsigned long long)key.ino, (unsigned long long)key.off);
+			return false;
+		}
+		key.off++;
+	}
+	if (tree_next(fs, &key, value, sizeof(value)) != -ENOENT)
+		return false;
+	key = (struct fs_key){.ino = INO + GROUPS};
+	for (unsigned i = GROUPS * OFFS; i-- > 0;) {
+		if (!model.version[i / OFFS][i % OFFS])
+			continue;
+		struct fs_key want = key_at(i);
+		int len = tree_prev(fs, &key, value, sizeof(value));
+		if (len < 0 || fs_key_compare(&key, &want) || !value_is(value, (size_t)len, i))
+			return false;
+		if (key.off)
+			key.off--;
+		else
+			key = (struct fs_key){.ino = key.ino - 1, .type = 255, .off = UINT64_MAX};
+	}
+	return true;
+}
+
+static void model_body(void *arg)
+{
+	struct tree_test t;
+	uint64_t seed = *(uint64_t *)arg;
+	fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+	memset(&model, 0, sizeof(model));
+	CHECK_OK(tree_test_make(&t, 6, 6, 16u << 20, ""), t.err);
+	t.cache_bytes = 1; /* as little as it takes, so that nodes come and go */
+	CHECK_OK(tree_test_mount(&t), t.err);
+	for (unsigned step = 0; step < 3000; step++) {
+		struct change c = {.n = 1 + (unsigned)(test_random(&seed) % 40),
+			.largest = 400,
+			.seed = test_random(&seed),
+			.check = true,
+			.deletes = step / 500 % 2};
+		uint64_t seq;
+		CHECK_OK(fs_transact(t.fs, change_pass, &c, &seq), t.err);
+		CHECK(!c.failed);
+		change_model(&c);
+		if (test_random(&seed) % 40 == 0)
+			CHECK_OK(log_wait(t.fs, seq), t.err);
+		if (test_random(&seed) % 150 == 0) {
+			CHECK_OK(fs_checkpoint(t.fs), t.err);
+			CHECK(tree_test_space_is_right(t.fs));
+		}
+		if (test_random(&seed) % 300 == 0) {
+			uint64_t change = fs_change_next(t.fs), verifier = fs_write_verifier(t.fs);
+			CHECK_OK(tree_test_unmount(&t), t.err);
+			CHECK_OK(tree_test_mount(&t), t.err);
+			CHECK(t.fs->replayed == 0);
+			CHECK(fs_write_verifier(t.fs) == verifier);
+			CHECK(fs_change_next(t.fs) == change + 1);
+			CHECK(tree_equals_model(t.fs));
+			CHECK(tree_test_space_is_right(t.fs));
+		}
+	}
+	CHECK(tree_equals_model(t.fs));
+	struct fs_status status;
+	fs_status(t.fs, &status);
+	CHECK(status.checksum_errors == 0);
+	/* everything goes, and the tree with it */
+	for (unsigned i = 0; i < GROUPS * OFFS; i += 64) {
+		struct change c = {.n = 64, .largest = 1, .seed = i};
+		(void)c;
+	}
+	CHECK_OK(tree_test_unmount(&t), t.err);
+	tree_test_end(&t);
+}
+
+static void test_model(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 2; seed++)
+		raid_test_run(model_body, &seed);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
+struct bulk {
+	unsigned from, count, step, size;
+	bool delete;
+	uint32_t version;
+};
+static int bulk_pass(struct tx *tx, void *arg)
+{
+	const struct bulk *b = arg;
+	static uint8_t value[TREE_VALUE_MAX];
+	for (unsigned i = 0; i < b->count; i++) {
+		struct fs_key key = {.ino = INO, .type = 201, .off = b->from + i * b->step};
+		value_fill(value, b->size, b->version + b->from + i * b->step);
+		int rc = b->delete ? tx_delete(tx, &key) : tx_put(tx, &key, value, b->size);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* Many laps of the log, with the checkpoints that this needs, and transactions as large as they may be. */
+static void laps_body(void *arg)
+{
+	struct tree_test t;
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 6, 4, 16u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	uint64_t laps = 6 * t.fs->log.capacity * BLOCK_BYTES;
+	unsigned round = 0;
+	while (t.fs->log.bytes < laps) {
+		struct bulk b = {.from = round % 7 * 1000, .count = 80, .step = 1, .size = 3000, .version = round};
+		CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
+		CHECK(log_used(t.fs) <= t.fs->log.capacity);
+		round++;
+	}
+	struct bulk large = {.count = 90, .step = 1, .size = 3000};
+	CHECK(fs_transact(t.fs, bulk_pass, &large, NULL) == -E2BIG);
+	CHECK(t.fs->checkpoint.count >= 4);
+	for (unsigned r = round - 7; r < round; r++) {
+		for (unsigned i = 0; i < 80; i++) {
+			static uint8_t value[TREE_VALUE_MAX], want[TREE_VALUE_MAX];
+			struct fs_key key = {.ino = INO, .type = 201, .off = r % 7 * 1000 + i};
+			CHECK(tree_get(t.fs, &key, value, sizeof(value)) == 3000);
+			value_fill(want, 3000, r + (unsigned)key.off);
+			CHECK(memcmp(value, want, 3000) == 0);
+		}
+	}
+	CHECK_OK(tree_test_unmount(&t), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	CHECK(tree_test_space_is_right(t.fs));
+	tree_test_end(&t);
+}
+
+static void test_laps(void **state)
+{
+	(void)state;
+	raid_test_run(laps_body, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
+/* Each fiber adds one to a counter that is spread over two keys; the sum tells whether any pass saw half of another. */
+struct race {
+	struct fs *fs;
+	unsigned rounds;
+	struct wait_group group;
+	int bad;
+};
+static int race_pass(struct tx *tx, void *arg)
+{
+	struct race *r = arg;
+	uint64_t count[2] = {0, 0};
+	for (unsigned i = 0; i < 2; i++) {
+		struct fs_key key = {.ino = INO + i * 100000, .type = 202};
+		const void *val;
+		size_t len;
+		int rc = tx_get(tx, &key, &val, &len);
+		if (rc && rc != -ENOENT)
+			return rc;
+		if (!rc)
+			memcpy(&count[i], val, sizeof(count[i]));
+	}
+	if (count[0] != count[1])
+		r->bad = 1;
+	for (unsigned i = 0; i < 2; i++) {
+		struct fs_key key = {.ino = INO + i * 100000, .type = 202};
+		uint64_t more = count[i] + 1;
+		int rc = tx_put(tx, &key, &more, sizeof(more));
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+static void race_fiber(void *arg)
+{
+	struct race *r = arg;
+	int rc = 0;
+	for (unsigned i = 0; i < r->rounds && !rc; i++)
+		rc = i % 4 ? fs_transact(r->fs, race_pass, r, NULL) : fs_transact_durable(r->fs, race_pass, r);
+	wait_group_done(&r->group, rc);
+}
+static void race_body(void *arg)
+{
+	struct tree_test t;
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 1, 2, 16u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	struct race r = {.fs = t.fs, .rounds = 200};
+	wait_group_init(&r.group);
+	for (unsigned i = 0; i < 30; i++) {
+		wait_group_add(&r.group, 1);
+		CHECK(fiber_spawn(race_fiber, &r) == 0);
+	}
+	for (unsigned i = 0; i < 10; i++) {
+		struct bulk b = {.from = i * 100, .count = 60, .step = 1, .size = 2000};
+		CHECK_OK(fs_transact_durable(t.fs, bulk_pass, &b), t.err);
+		CHECK_OK(fs_checkpoint(t.fs), t.err);
+	}
+	CHECK(wait_group_wait(&r.group) == 0);
+	CHECK(!r.bad);
+	uint64_t count = 0;
+	struct fs_key key = {.ino = INO, .type = 202};
+	CHECK(tree_get(t.fs, &key, &count, sizeof(count)) == sizeof(count));
+	CHECK(count == 30 * 200);
+	/* group commit: far fewer writes than transactions */
+	CHECK(t.fs->log.head < 30 * 200);
+	tree_test_end(&t);
+}
+
+static void test_race(void **state)
+{
+	(void)state;
+	raid_test_run(race_body, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
+/* Overwrites one member's whole data area in places: every node that lies there must come back, and be repaired. */
+static void damage_body(void *arg)
+{
+	struct tree_test t;
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 6, 6, 16u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	for (unsigned i = 0; i < 60; i++) {
+		struct bulk b = {.from = i * 100, .count = 80, .step = 1, .size = 1000, .version = 5};
+		CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
+	}
+	CHECK_OK(tree_test_unmount(&t), t.err);
+	tree_test_close(&t);
+	int fd = open(t.drives.path[2], O_RDWR);
+	CHECK(fd >= 0);
+	static uint8_t junk[65536];
+	memset(junk, 0x5a, sizeof(junk));
+	for (off_t at = 4 << 20; at < 15 << 20; at += 65536)
+		CHECK(pwrite(fd, junk, sizeof(junk), at) == sizeof(junk));
+	close(fd);
+	CHECK_OK(tree_test_open(&t), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	struct node_census c = {.fs = t.fs, .live = calloc(t.fs->space.stripes, sizeof(uint32_t))};
+	CHECK_OK(tree_walk_nodes(t.fs, node_census_add, &c), t.err);
+	free(c.live);
+	struct fs_status status;
+	fs_status(t.fs, &status);
+	CHECK(status.checksum_errors > 0);
+	CHECK(status.checksum_repairs == status.checksum_errors);
+	CHECK(tree_test_space_is_right(t.fs));
+	tree_test_end(&t);
+}
+
+static void test_damage(void **state)
+{
+	(void)state;
+	raid_test_run(damage_body, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
+/* Records of a later format, of other features, of another volume; and no record at all. */
+static void refuse_body(void *arg)
+{
+	struct tree_test t;
+	struct error err;
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 1, 2, 16u << 20, ""), t.err);
+	CHECK(fs_probe(t.volume, &err) == 0);
+	struct buf *buf = buf_alloc(BLOCK_BYTES), *kept = buf_alloc(BLOCK_BYTES);
+	struct root_disk *r = (struct root_disk *)(void *)buf->data;
+	struct slice s = {buf, 0, BLOCK_BYTES}, k = {kept, 0, BLOCK_BYTES};
+	CHECK(volume_log_read(t.volume, 1, 0, &k, 1) == 0);
+	for (unsigned what = 0; what < 6; what++) {
+		int want = -EOPNOTSUPP;
+		memcpy(r, kept->data, BLOCK_BYTES);
+		switch (what) {
+		case 0:
+			r->version = le32_put(2);
+			break;
+		case 1:
+			r->incompat = le32_put(64);
+			break;
+		case 2:
+			r->ro_compat = le32_put(64);
+			break;
+		case 3:
+			r->volume_uuid.b[0] ^= 1;
+			want = -ENOENT;
+			break;
+		case 4:
+			r->stripes = le64_put(17);
+			want = -EIO;
+			break;
+		default:
+			r->tree_block = le64_put(le64_get(r->tree_block) + 4);
+			want = -EIO;
+			break;
+		}
+		r->checksum = le64_put(checksum64(buf->data + FS_ROOT_CHECKED, BLOCK_BYTES - FS_ROOT_CHECKED, 0));
+		CHECK(volume_log_write(t.volume, 1, &s, 1) == 0);
+		err.text[0] = 0;
+		struct fs_mount_options options = {0};
+		CHECK(fs_mount(t.volume, &options, &t.fs, &err) == want);
+		CHECK(err.text[0]);
+		if (what == 2) {
+			options.read_only = true;
+			CHECK_OK(fs_mount(t.volume, &options, &t.fs, &err), err);
+			struct bulk b = {.count = 1, .size = 1};
+			CHECK(fs_transact(t.fs, bulk_pass, &b, NULL) == -EROFS);
+			CHECK(tree_test_unmount(&t) == 0);
+		}
+	}
+	memset(r, 0x11, BLOCK_BYTES);
+	CHECK(volume_log_write(t.volume, 1, &s, 1) == 0);
+	CHECK(fs_probe(t.volume, &err) == -ENOENT);
+	memcpy(r, kept->data, BLOCK_BYTES);
+	r->fsid.b[0] ^= 1;
+	CHECK(volume_log_write(t.volume, 1, &s, 1) == 0);
+	CHECK(fs_probe(t.volume, &err) == -EIO);
+	buf_put(buf);
+	buf_put(kept);
+	tree_test_end(&t);
+}
+
+static void test_refuse(void **state)
+{
+	(void)state;
+	raid_test_run(refuse_body, NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_laps), cmocka_unit_test(test_race),
+		cmocka_unit_test(test_damage), cmocka_unit_test(test_refuse)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
