@@ -278,13 +278,13 @@ void cache_use(struct fs *fs, struct node *leaf)
 	list_push_front(&fs->tree.lru, &leaf->node);
 }
 
-/* Evicts what is over the limit. No wait. */
+/* Evicts what is over the limit, unless a pass has run too often (transact.c). No wait. */
 void cache_trim(struct fs *fs)
 {
 	struct tree *t = &fs->tree;
 	unsigned looks = 64;
 
-	while (t->nodes + t->spare_count > t->nodes_limit && looks-- && !list_empty(&t->lru)) {
+	while (t->nodes > t->nodes_limit && !t->holds && looks-- && !list_empty(&t->lru)) {
 		struct node *n = container_of(list_last(&t->lru), struct node, node);
 		list_remove(&n->node);
 		/* one with the newest stamp belongs to a transaction that is being prepared */

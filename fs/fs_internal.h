@@ -139,6 +139,7 @@ struct tree {
 	size_t nodes; /* in memory, without spares */
 	size_t dirty_count, frozen_count, dead_count, spare_count, array_count;
 	size_t nodes_limit, dirty_limit;
+	unsigned holds; /* eviction is off: of passes that found no end */
 	uint64_t stamp;
 	uint64_t checksum_errors, checksum_repairs;
 };
@@ -208,7 +209,8 @@ struct tx {
 		void *arg;
 	} hook[8];
 	unsigned hooks;
-	bool missed, view;
+	bool missed, view, hold;
+	unsigned reruns;
 	struct pkey miss;
 	uint64_t checkpoint; /* tag of the record */
 	struct list_node node;
@@ -384,8 +386,6 @@ uint64_t fs_change_next(struct fs *fs);     /* next value of the change attribut
 void fs_verifier_change(struct fs *fs);     /* unstable data was lost (a flush failed). No wait */
 /* A pass that only reads; also on a read-only mount. */
 int fs_view(struct fs *fs, tx_pass *pass, void *arg);
-/* Who owns COUNT blocks from BLOCK on: a hint for the cleaner. */
-int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block);
 /* Calls FN for every node of the tree, leaves too; the tree may change meanwhile (then a node may be missed or come twice). */
 int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned level), void *arg);
 int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);

@@ -21,7 +21,9 @@
 #define RECORD_ROOM 4096u
 #define OPS_ROOM 64u
 #define TX_IDLE 32u
-#define RERUNS_MAX 10000u
+/* So many runs, and the cache keeps everything until the pass is through: its leaves may be more than the cache holds. */
+#define RERUNS_HOLD 64u
+#define RERUNS_MAX 100000u
 
 struct tx *tx_new(struct fs *fs)
 {
@@ -50,6 +52,8 @@ struct tx *tx_new(struct fs *fs)
 	}
 	tx_reset(tx);
 	tx->view = false;
+	tx->hold = false;
+	tx->reruns = 0;
 	tx->limit = TX_BYTES_MAX;
 	tx->checkpoint = 0;
 	return tx;
@@ -59,6 +63,8 @@ void tx_free(struct tx *tx)
 {
 	struct fs *fs = tx->fs;
 
+	if (tx->hold)
+		fs->tree.holds--;
 	if (fs->tx_idle_count < TX_IDLE && tx->room <= 4 * RECORD_ROOM) {
 		fs->tx_idle_count++;
 		list_push_front(&fs->tx_idle, &tx->node);
@@ -428,7 +434,11 @@ void tx_apply(struct tx *tx, bool replay)
 /* Runs PASS until it sees one state. After it nothing may wait before what it found is used. */
 static int tx_run(struct tx *tx, tx_pass *pass, void *arg)
 {
-	for (unsigned reruns = 0; reruns < RERUNS_MAX; reruns++) {
+	while (tx->reruns++ < RERUNS_MAX) {
+		if (tx->reruns > RERUNS_HOLD && !tx->hold) {
+			tx->hold = true;
+			tx->fs->tree.holds++;
+		}
 		tx_reset(tx);
 		int rc = pass(tx, arg);
 		if (!tx->missed) {

@@ -2,9 +2,9 @@
  * The tree: one ordered map from keys to values that holds everything of a file system, and the
  * transactions that change it.
  *
- * Files: tree.c (nodes, lookup, apply), node.c (layout of a node), log.c (redo log and group
- * commit), checkpoint.c (dirty nodes to rows, root flip), space.c (stripes), mount.c (superblocks,
- * replay). All of it runs on the file system's home reactor.
+ * Files: tree.c (lookup, changes), cache.c (nodes in memory), node.c (layout of a node), transact.c
+ * (passes), log.c (redo log, group commit, replay), checkpoint.c (dirty nodes to rows, root flip),
+ * space.c (stripes), mount.c (root records, life of a file system). All of it runs on the file system's home reactor.
  *
  * A transaction is a function, the pass: it reads with tx_get/tx_next/tx_prev and queues changes with
  * tx_put/tx_delete. A read of a node that is not in memory waits, and then the pass is void: the call
@@ -33,7 +33,7 @@ int fs_key_compare(const struct fs_key *a, const struct fs_key *b);
 enum fs_key_type {
 	/* ino 0: of the file system itself */
 	KEY_STRIPES = 1,  /* off: stripe / 64 -> live blocks and state of 64 stripes (fs_format.h) */
-	KEY_SUMMARY = 2,  /* off: stripe -> owners of its blocks */
+	KEY_SUMMARY = 2,  /* off: first block of a run of blocks -> its owner, as a hint for the cleaner */
 	KEY_SNAPSHOT = 3, /* off: snapshot id */
 	KEY_ORPHAN = 4,   /* off: inode number; no value */
 	KEY_REPLY = 5,    /* off: 0 .. FS_REPLIES-1, a ring -> struct fs_reply on disk */
@@ -106,6 +106,8 @@ void space_rows_done(struct fs *fs, const struct row_run *run);
 /* Queue in TX: COUNT blocks from BLOCK on became live, or dead. May return -EAGAIN as tx_get. */
 int tx_blocks_add(struct tx *tx, uint64_t block, uint32_t count);
 int tx_blocks_drop(struct tx *tx, uint64_t block, uint32_t count);
+/* Who owns COUNT blocks from BLOCK on: queue it with tx_blocks_add(). Need not be taken back with tx_blocks_drop(). */
+int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block);
 /*
  * Promise of space: BLOCKS more blocks can be written later (delayed allocation). -ENOSPC now rather
  * than then. Deletion and checkpoints have a reserve of their own. No wait.
