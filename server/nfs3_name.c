@@ -101,9 +101,12 @@ int nfs3_create(struct rpc_request *req)
 				status = nfs3_get_sattr(&args.how.obj_attributes, &set);
 			set_restrict(&call.cred, &set);
 		}
-		if (!status)
-			status = nfs3_status(fs_create_file(call.fs, &call.op, call.id, (const char *)name->data, name->len,
-				mode, &set, verifier, &attr, &wcc));
+		if (!status) {
+			int rc = fs_create_file(call.fs, &call.op, call.id, (const char *)name->data, name->len, mode, &set,
+				verifier, &attr, &wcc);
+			/* what is there and is no regular file: the RFC has EXIST for it here */
+			status = rc == -EISDIR ? NFS3ERR_EXIST : nfs3_status(rc);
+		}
 	}
 	return made_leave(&call, status, &attr, &wcc);
 }
