@@ -188,6 +188,7 @@ static void batch_req(struct drive_batch *batch, struct drive_req *req, struct d
 {
 	req->batch = batch;
 	req->error = 0;
+	req->given_up = false;
 	uint64_t wait = atomic_load_explicit(&drive_deadline_override, memory_order_relaxed);
 	uint64_t deadline = now_ns() + (wait ? wait : drive->deadline_ns);
 	if (deadline > batch->deadline)
@@ -272,6 +273,7 @@ static void batch_give_up(struct drive_batch *batch)
 		list_remove(node);
 		if (!cmd->req->error)
 			cmd->req->error = -ETIMEDOUT;
+		cmd->req->given_up = true;
 		cmd->req = NULL;
 		for (unsigned i = 0; i < cmd->n; i++)
 			buf_ref(cmd->buf[i]);

@@ -42,7 +42,8 @@ static inline uint8_t *slice_cursor_peek(const struct slice_cursor *c, uint32_t 
 
 struct drive_req {
 	struct drive_batch *batch;
-	int error; /* valid after batch_wait(): 0, -ETIMEDOUT, -EIO, -ENODEV, ... */
+	int error;     /* valid after batch_wait(): 0, -ETIMEDOUT, -EIO, -ENODEV, ... */
+	bool given_up; /* a command of it is in quarantine: its memory may still be read or written by the drive */
 };
 
 #define DRIVE_CMD_IOV 32u

@@ -21,6 +21,9 @@
  * I/O goes out on the calling reactor's own ring. Errors are negative errno:
  *   -EIO      more is lost than the redundancy can bring back
  *   -ENODEV   the array has stopped (too few members left)
+ *   -ETIMEDOUT from reading: a drive did not answer, and may still write to the memory it was given.
+ *             That member is out now. Put the buffers (they come free when the drive lets go of them),
+ *             and call again with others: what it held is then reconstructed.
  */
 #ifndef FURROW_RAID_H
 #define FURROW_RAID_H

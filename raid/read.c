@@ -8,6 +8,10 @@
  * a whole stripe read without a member costs K strips. After a read error, as opposed to a lost member,
  * what was recovered is written back, for a drive repairs a bad sector when it is written.
  *
+ * A drive that does not answer in time keeps the memory it was given, which here is the caller's: nothing
+ * may be put there any more. The member is taken out and the caller gets -ETIMEDOUT, to come again with
+ * other memory. Scratch memory of ours is simply replaced.
+ *
  * Errors of drives go to member_failed(), which may take the member out and then waits until
  * this is durable. -EIO is returned only when fewer than K positions can be read.
  *
@@ -198,6 +202,15 @@ static int write_back(struct member *member, uint64_t offset, struct slice_curso
 	return 0;
 }
 
+/* A read into the caller's memory failed. 0: something else may be tried in the same memory. */
+static int read_failed(struct member *member, const struct drive_req *req)
+{
+	if (req->error == -ENOMEM || req->error == -EINVAL)
+		return req->error;
+	int r = member_failed(member, MEMBER_READ_ERROR, req->error);
+	return r ? r : req->given_up ? -ETIMEDOUT : 0;
+}
+
 static int recover_copy(const struct volume *volume, struct segment *seg, uint64_t tried)
 {
 	uint64_t bytes = (uint64_t)seg->rows * BLOCK_BYTES;
@@ -213,7 +226,7 @@ static int recover_copy(const struct volume *volume, struct segment *seg, uint64
 		batch_wait(&batch);
 		if (!seg->req.error)
 			return 0;
-		int r = member_failed(member, MEMBER_READ_ERROR, seg->req.error);
+		int r = read_failed(member, &seg->req);
 		if (r)
 			return r;
 	}
@@ -227,9 +240,7 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 	uint64_t offset;
 	struct member *asked = member_at(volume, seg->stripe, seg->source, seg->row, &offset);
 	int r;
-	if (error == -ENOMEM || error == -EINVAL)
-		return error;
-	if (error && (r = member_failed(asked, MEMBER_READ_ERROR, error)))
+	if (error && (r = read_failed(asked, &seg->req)))
 		return r;
 	if (volume->code->ops->copies) {
 		r = recover_copy(volume, seg, seg->sent ? 1ull << seg->source : 0);
@@ -246,11 +257,12 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 		if (r == -ENODATA)
 			r = -EIO;
 	}
-	if (r) {
+	if (r == -EIO) {
 		log_error("raid", "rows lost volume=%s stripe=%llu row=%u rows=%u position=%u", volume->name,
 			(unsigned long long)(seg->stripe - volume->first_stripe), seg->row, seg->rows, seg->pos);
-		return r;
 	}
+	if (r)
+		return r;
 	seg->have = true;
 	(void)g;
 	if (error && member_active(asked))
@@ -319,9 +331,19 @@ int volume_read(struct volume *volume, uint64_t block, const struct slice *to, u
 			segs[i].have = segs[i].sent && !segs[i].req.error;
 			missing += !segs[i].have;
 		}
-		for (unsigned i = 0; missing && i < count; i++)
-			if (!segs[i].have && (r = segment_recover(volume, &segs[i], segs, count)))
-				return r;
+		/* first those whose memory is not ours any more: all of them, so that the caller comes back once */
+		for (unsigned i = 0; missing && i < count; i++) {
+			if (!segs[i].sent || !segs[i].req.given_up)
+				continue;
+			uint64_t offset;
+			int e = read_failed(member_at(volume, segs[i].stripe, segs[i].source, segs[i].row, &offset), &segs[i].req);
+			r = r == -ENODEV ? r : e;
+		}
+		for (unsigned i = 0; missing && !r && i < count; i++)
+			if (!segs[i].have)
+				r = segment_recover(volume, &segs[i], segs, count);
+		if (r)
+			return r;
 	}
 	return 0;
 }
@@ -375,7 +397,7 @@ int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const
 		batch_wait(&batch);
 		if (!req.error)
 			return 0;
-		r = member_failed(member, MEMBER_READ_ERROR, req.error);
+		r = read_failed(member, &req);
 		return r ? r : -EIO;
 	}
 	uint8_t there[CODE_WIDTH_MAX];

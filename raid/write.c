@@ -291,9 +291,9 @@ int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const 
 			int e = reqs[i].error;
 			if (e && e != -ENOMEM && e != -EINVAL) {
 				e = member_failed(&array->member[slots[i]], MEMBER_READ_ERROR, e);
-				e = e ? e : -EIO;
+				e = e ? e : reqs[i].given_up ? -ETIMEDOUT : -EIO;
 			}
-			if (e && r != -ENODEV)
+			if (e && r != -ENODEV && r != -ETIMEDOUT)
 				r = e;
 		}
 	}
