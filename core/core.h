@@ -373,6 +373,9 @@ int histogram_register(struct histogram *histogram, const char *name, const char
 void histogram_remove(struct histogram *histogram); /* also frees its slots */
 void histogram_record(struct histogram *histogram, uint64_t ns);
 uint64_t histogram_quantile(const struct histogram *histogram, double q); /* ns */
+uint64_t histogram_count(const struct histogram *histogram);
+/* Calls FN for each histogram of that name. FN must not wait nor register anything. Any thread. */
+void histograms_foreach(const char *name, void (*fn)(void *arg, const struct histogram *histogram), void *arg);
 /* All metrics in the Prometheus text format. Any thread. */
 void metrics_write(FILE *out);
 

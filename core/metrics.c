@@ -288,6 +288,26 @@ void metrics_write(FILE *out)
 	pthread_mutex_unlock(&metrics.lock);
 }
 
+uint64_t histogram_count(const struct histogram *histogram)
+{
+	uint64_t count = 0;
+
+	for (unsigned i = 0; histogram->slot && i < METRIC_SLOTS; i++)
+		count += atomic_load_explicit(&histogram->slot[i].count, memory_order_relaxed);
+	return count;
+}
+
+void histograms_foreach(const char *name, void (*fn)(void *arg, const struct histogram *histogram), void *arg)
+{
+	pthread_mutex_lock(&metrics.lock);
+	list_foreach (n, &metrics.histograms) {
+		const struct histogram *h = container_of(n, struct histogram, node);
+		if (strcmp(h->name, name) == 0)
+			fn(arg, h);
+	}
+	pthread_mutex_unlock(&metrics.lock);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * What core itself counts
  */

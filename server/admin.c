@@ -204,6 +204,26 @@ static void connection_put(void *arg, const struct rpc_connection_info *info)
 	json_array_append_new(list, object);
 }
 
+/* One procedure's latency; those that nobody called are left out. */
+static void operation_put(void *arg, const struct histogram *histogram)
+{
+	json_t *list = arg;
+	char program[32] = "", procedure[32] = "";
+	uint64_t count = histogram_count(histogram);
+
+	if (!count || !histogram->labels ||
+		sscanf(histogram->labels, "program=\"%31[^\"]\",procedure=\"%31[^\"]\"", program, procedure) != 2)
+		return;
+	json_t *object = json_object();
+	admin_put_string(object, "program", program);
+	admin_put_string(object, "procedure", procedure);
+	admin_put_number(object, "calls", count);
+	admin_put_number(object, "p50_ns", histogram_quantile(histogram, 0.5));
+	admin_put_number(object, "p99_ns", histogram_quantile(histogram, 0.99));
+	admin_put_number(object, "max_ns", histogram_quantile(histogram, 1));
+	json_array_append_new(list, object);
+}
+
 static json_t *server_json(struct server *server)
 {
 	const struct config *config = server->config;
@@ -244,18 +264,20 @@ static json_t *server_json(struct server *server)
 
 static json_t *status_run(struct admin *admin)
 {
-	json_t *result = json_object(), *connections = json_array();
+	json_t *result = json_object(), *connections = json_array(), *operations = json_array();
 
 	if (admin->server) {
 		admin_put(result, "server", server_json(admin->server));
 		if (admin->server->rpc)
 			rpc_connections_foreach(admin->server->rpc, connection_put, connections);
+		histograms_foreach("furrow_rpc_latency_seconds", operation_put, operations);
 		admin_put(result, "exports", exports_json());
 	} else {
 		admin_put(result, "server", json_null());
 		admin_put(result, "exports", json_array());
 	}
 	admin_put(result, "connections", connections);
+	admin_put(result, "operations", operations);
 	admin_put(result, "arrays", admin_arrays_json(admin, NULL));
 	admin_put(result, "filesystems", admin_filesystems_json(admin, NULL, true));
 	return result;

@@ -398,6 +398,37 @@ static void show_connections(const json_t *list, FILE *out)
 	table_print(&table, out);
 }
 
+static void time_add(struct table *table, unsigned column, uint64_t ns)
+{
+	if (ns < 10000)
+		table_add(table, column, "%.1f us", (double)ns / 1e3);
+	else if (ns < 10000000)
+		table_add(table, column, "%.0f us", (double)ns / 1e3);
+	else
+		table_add(table, column, "%.0f ms", (double)ns / 1e6);
+}
+
+static void show_operations(const json_t *list, FILE *out)
+{
+	static const char *const heading[] = {"OPERATION", "PROGRAM", "CALLS", "MEDIAN", "99 %", "SLOWEST"};
+	struct table table;
+
+	if (!json_array_size(list))
+		return;
+	table_init(&table, 6, 0xfu << 2, heading);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *op = json_array_get(list, i);
+		table_add(&table, 0, "%s", json_text(op, "procedure"));
+		table_add(&table, 1, "%s", json_text(op, "program"));
+		table_add(&table, 2, "%llu", (unsigned long long)json_number(op, "calls"));
+		time_add(&table, 3, json_number(op, "p50_ns"));
+		time_add(&table, 4, json_number(op, "p99_ns"));
+		time_add(&table, 5, json_number(op, "max_ns"));
+	}
+	fputc('\n', out);
+	table_print(&table, out);
+}
+
 void show_status(const json_t *status, FILE *out)
 {
 	show_server(json_object_get(status, "server"), out);
@@ -407,4 +438,5 @@ void show_status(const json_t *status, FILE *out)
 	show_filesystems(json_object_get(status, "filesystems"), out);
 	show_exports(json_object_get(status, "exports"), out);
 	show_connections(json_object_get(status, "connections"), out);
+	show_operations(json_object_get(status, "operations"), out);
 }

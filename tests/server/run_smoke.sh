@@ -1,0 +1,88 @@
+#!/bin/bash
+# `make run` as somebody uses it who has just unpacked Furrow: the drives are made, /demo is served, files survive a second
+# start, Ctrl-C is a clean end, and a second one is not started by accident. On loopback, with ports of its own.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+build=$(cd "${FURROW_BUILD:-build}" && pwd)
+work=$(mktemp -d /tmp/furrow-run-XXXXXX)
+server= number=0 failures=0
+
+# shellcheck disable=SC2317
+cleanup() {
+	[ -z "$server" ] || kill -KILL -- "-$server" 2>/dev/null
+	rm -rf "$work"
+}
+trap cleanup EXIT
+
+check() { # TEXT COMMAND...
+	local text=$1
+	shift
+	number=$((number + 1))
+	if "$@" >"$work/out" 2>&1; then
+		echo "ok $number - $text"
+	else
+		echo "not ok $number - $text"
+		sed 's/^/# /' "$work/out" | tail -20
+		[ -e "$work/log" ] && sed 's/^/# log: /' "$work/log" | tail -20
+		failures=$((failures + 1))
+	fi
+}
+
+free_port() {
+	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+PORT=$(free_port)
+METRICS=127.0.0.1:$(free_port)
+export PORT METRICS BUILD=$build VAR=$work/var MEMORY=256MiB RDMA=off
+query="version=3&nfsport=$PORT&mountport=$PORT"
+url=nfs://127.0.0.1/demo
+
+start() {
+	# in a process group of its own, which cleanup can end
+	setsid etc/demo.sh >"$work/log" 2>&1 &
+	server=$!
+	for ((i = 0; i < 300; i++)); do
+		grep -q 'mount -t nfs' "$work/log" && return 0
+		kill -0 "$server" 2>/dev/null || return 1
+		sleep 0.1
+	done
+	return 1
+}
+stop() {
+	kill -INT "$(pgrep -P "$server" -x furrowd)" || return 1
+	wait "$server"
+	local status=$?
+	server=
+	return $status
+}
+furrow() {
+	"$build/furrow" "$@" --config "$work/var/furrow.yaml"
+}
+same() { # FILE NAME
+	nfs-cat "$url/$2?$query" | cmp - "$1"
+}
+
+check "starts" start
+check "prints a mount line that needs no rpcbind" \
+	grep -q "mount -t nfs -o vers=3,tcp,port=$PORT,mountport=$PORT,mountproto=tcp,nolock 127.0.0.1:/demo /mnt" "$work/log"
+head -c 3000000 /dev/urandom >"$work/file"
+if command -v nfs-cp >/dev/null; then
+	check "a file is written" nfs-cp "$work/file" "$url/file?$query"
+	check "and read again" same "$work/file" file
+	check "and listed" bash -c "nfs-ls '$url?$query' | grep -q ' file\$'"
+fi
+check "status" bash -c "'$build/furrow' status --config '$work/var/furrow.yaml' | grep -q '^demo/demo *mounted'"
+check "status as JSON" bash -c "'$build/furrow' status --json --config '$work/var/furrow.yaml' | python3 -c 'import json, sys; s = json.load(sys.stdin); assert s[\"server\"][\"nfs_port\"] == $PORT and s[\"arrays\"][0][\"state\"] == \"healthy\" and len(s[\"arrays\"][0][\"members\"]) == 6'"
+check "metrics" python3 -c "import urllib.request; assert b'furrow_' in urllib.request.urlopen('http://$METRICS/metrics', timeout=10).read()"
+check "reload" furrow reload
+check "check while it serves" furrow fs check demo/demo
+check "a second one refuses to start" bash -c '! etc/demo.sh >"'"$work"'/second" 2>&1 && grep -q "running already" "'"$work"'/second" && [ "$(wc -l <"'"$work"'/second")" = 1 ]'
+check "its drives are refused to others" bash -c "! '$build/furrow' array create x --level 6 --force --yes '$work'/var/drives/d*.img --control /nonexistent/socket"
+check "SIGINT is a clean end with status 0" stop
+check "a check without a server" furrow fs check demo/demo
+check "starts again" start
+[ ! -e "$work/file" ] || ! command -v nfs-cp >/dev/null || check "the data is still there" same "$work/file" file
+check "a port that is taken is one line with a hint" bash -c 'VAR="'"$work"'/other" etc/demo.sh >"'"$work"'/second" 2>&1; [ $? != 0 ] && [ "$(grep -c . "'"$work"'/second")" = 1 ] && grep -q "PORT=" "'"$work"'/second"'
+check "ends again" stop
+echo "1..$number"
+[ $failures = 0 ]
