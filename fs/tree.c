@@ -427,7 +427,8 @@ int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned
 			if (rc)
 				return rc;
 			n = descend(fs, &p, level, &path);
-			rc = fn(arg, n->block, NODE_BLOCKS, level);
+			if (n->generation) /* else it is new, and has no place yet */
+				rc = fn(arg, n->block, NODE_BLOCKS, level);
 			if (rc)
 				return rc;
 			cache_trim(fs);
