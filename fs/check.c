@@ -1,0 +1,698 @@
+/*
+ * fs check: does everything that the tree holds fit together?
+ *
+ * One walk over all keys in order, so each inode comes first, then its names, entries and extents.
+ * Each value must make sense alone (the same decoders as everywhere). A table of all inodes gathers
+ * what entries say of them, a bitmap which physical blocks are taken, and a count per stripe how
+ * many; in the end these are compared with link counts, parents, counters and live counts. With
+ * DATA every block is read and verified (and repaired, as any read does).
+ *
+ * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe.
+ *
+ * A file system in use changes while the walk goes on. So the faults of a walk are not reported at
+ * once: if transactions came between, the walk is repeated, and what counts is what two walks in a
+ * row found word for word. What was lost for good (a block without a right copy) always counts.
+ */
+#include "fs/inode_internal.h"
+
+#define CHECK_WALKS 4u
+#define CHECK_PROBLEMS 10000u /* kept of one walk */
+#define CHECK_BUFS 2u         /* of BUF_MAX: the blocks of one extent */
+
+struct check_inode {
+	struct htable_node node;
+	uint64_t ino, parent, named_in; /* named_in: the directory that has the entry (of a directory) */
+	uint32_t gen, nlink, links, subdirs;
+	uint32_t entry_gen, walk;
+	uint8_t type, entry_type;
+	bool found, orphan, reachable;
+};
+
+struct problem {
+	struct htable_node node;
+	struct list_node link;
+	bool lost;
+	char text[200];
+};
+struct problems {
+	struct htable table;
+	struct list list;
+	unsigned count;
+};
+
+struct check {
+	struct fs *fs;
+	bool data;
+	fs_check_report_fn *report;
+	fs_check_progress_fn *progress;
+	void *arg;
+	struct fs_check_result *result;
+	struct problems set[2], *now; /* of the last walk and the one before */
+	struct htable inodes;
+	uint32_t *live;  /* of each stripe */
+	uint8_t *bitmap; /* of all blocks */
+	uint64_t blocks;
+	bool nodes; /* compare what nodes use too */
+	int error;
+	/* the inode that the walk is at */
+	struct check_inode *at;
+	struct inode_attr attr;
+	uint64_t names, entries, extent_end, data_blocks, symlink_bytes;
+	uint8_t value[TREE_VALUE_MAX];
+	uint8_t value2[TREE_VALUE_MAX];
+	uint32_t sums[EXTENT_BLOCKS_MAX];
+	struct buf *buf[CHECK_BUFS];
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Problems
+ */
+
+static struct problem *problem_find(const struct problems *p, const char *text, uint64_t hash)
+{
+	htable_foreach_hash(node, &p->table, hash)
+	{
+		struct problem *problem = container_of(node, struct problem, node);
+
+		if (strcmp(problem->text, text) == 0)
+			return problem;
+	}
+	return NULL;
+}
+
+static void problems_clear(struct problems *p)
+{
+	struct list_node *node;
+
+	while ((node = list_pop_front(&p->list))) {
+		struct problem *problem = container_of(node, struct problem, link);
+
+		htable_remove(&p->table, &problem->node);
+		free(problem);
+	}
+	p->count = 0;
+}
+
+static void problem_addv(struct check *c, bool lost, const char *format, va_list args)
+{
+	struct problem *problem = calloc(1, sizeof(*problem));
+	uint64_t hash;
+
+	if (!problem) {
+		c->error = -ENOMEM;
+		return;
+	}
+	vsnprintf(problem->text, sizeof(problem->text), format, args);
+	hash = checksum64(problem->text, strlen(problem->text), 0);
+	if (c->now->count >= CHECK_PROBLEMS || problem_find(c->now, problem->text, hash)) {
+		free(problem);
+		return;
+	}
+	problem->lost = lost;
+	htable_insert(&c->now->table, &problem->node, hash);
+	list_push_back(&c->now->list, &problem->link);
+	c->now->count++;
+}
+
+static void problem_add(struct check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void problem_add(struct check *c, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	problem_addv(c, false, format, args);
+	va_end(args);
+}
+static void problem_add_lost(struct check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void problem_add_lost(struct check *c, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	problem_addv(c, true, format, args);
+	va_end(args);
+}
+
+#define ULL(x) ((unsigned long long)(x))
+
+/* ------------------------------------------------------------------------------------------------
+ * Tables
+ */
+
+static struct check_inode *check_inode(struct check *c, uint64_t ino)
+{
+	uint64_t hash = hash_u64(ino);
+	struct check_inode *ci;
+
+	htable_foreach_hash(node, &c->inodes, hash)
+	{
+		ci = container_of(node, struct check_inode, node);
+		if (ci->ino == ino)
+			return ci;
+	}
+	ci = calloc(1, sizeof(*ci));
+	if (!ci) {
+		c->error = -ENOMEM;
+		return NULL;
+	}
+	ci->ino = ino;
+	htable_insert(&c->inodes, &ci->node, hash);
+	return ci;
+}
+
+static void check_take_blocks(struct check *c, uint64_t block, uint32_t count, const char *what, uint64_t ino)
+{
+	uint64_t stripe_blocks = volume_stripe_blocks(&c->fs->geometry);
+
+	for (uint64_t b = block; b < block + count; b++) {
+		if (b >= c->blocks) {
+			problem_add(c, "%s of inode %llu: block %llu is outside of the volume", what, ULL(ino), ULL(b));
+			return;
+		}
+		if (c->bitmap[b / 8] & (1u << b % 8))
+			problem_add(c, "%s of inode %llu: physical block %llu is used twice", what, ULL(ino), ULL(b));
+		c->bitmap[b / 8] |= (uint8_t)(1u << b % 8);
+		c->live[b / stripe_blocks]++;
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The values of an inode
+ */
+
+/* The walk leaves an inode: what was counted must be what it says. */
+static void check_leave(struct check *c)
+{
+	const struct check_inode *ci = c->at;
+	const struct inode_attr *attr = &c->attr;
+
+	if (!ci || !ci->found)
+		return;
+	if (attr->type == FS_DIR) {
+		c->result->directories++;
+		if (c->names != attr->size || c->entries != attr->size)
+			problem_add(c, "directory %llu: says %llu entries, has %llu names and %llu entries", ULL(ci->ino),
+				ULL(attr->size), ULL(c->names), ULL(c->entries));
+	} else if (attr->type == FS_LNK && c->symlink_bytes != attr->size) {
+		problem_add(c, "symbolic link %llu: says %llu bytes, has %llu", ULL(ci->ino), ULL(attr->size),
+			ULL(c->symlink_bytes));
+	}
+	if (attr->type != FS_DIR && (c->names || c->entries))
+		problem_add(c, "inode %llu: has names but is no directory", ULL(ci->ino));
+	if (attr->type != FS_REG && c->data_blocks)
+		problem_add(c, "inode %llu: has data but is no file", ULL(ci->ino));
+	if (attr->type == FS_REG) {
+		if (c->data_blocks != attr->blocks)
+			problem_add(c, "inode %llu: says %llu blocks of data, has %llu", ULL(ci->ino), ULL(attr->blocks),
+				ULL(c->data_blocks));
+		if (c->extent_end > (attr->size + BLOCK_BYTES - 1) / BLOCK_BYTES)
+			problem_add(c, "inode %llu: size is %llu, but data goes up to block %llu", ULL(ci->ino),
+				ULL(attr->size), ULL(c->extent_end));
+	}
+}
+
+static void check_enter(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct check_inode *ci = check_inode(c, key->ino);
+
+	c->at = ci;
+	c->names = c->entries = c->extent_end = c->data_blocks = c->symlink_bytes = 0;
+	memset(&c->attr, 0, sizeof(c->attr));
+	if (!ci)
+		return;
+	if (key->type != KEY_INODE) {
+		problem_add(c, "inode %llu: has values but no inode", ULL(key->ino));
+		return;
+	}
+	if (inode_decode(c->value, len, &c->attr) < 0 || key->off != 0 || key->snap != 0) {
+		problem_add(c, "inode %llu: makes no sense", ULL(key->ino));
+		return;
+	}
+	c->result->inodes++;
+	ci->found = true;
+	ci->gen = c->attr.gen;
+	ci->type = c->attr.type;
+	ci->nlink = c->attr.nlink;
+	ci->parent = c->attr.type == FS_DIR ? c->attr.aux : 0;
+}
+
+static void check_name(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct fs_key entry_key = {.ino = key->ino, .type = KEY_ENTRY};
+	struct dirent ent, other;
+	const char *name, *other_name;
+	size_t name_len, other_len;
+	int r;
+
+	c->names++;
+	if (name_decode(c->value, len, &ent, &name, &name_len) < 0) {
+		problem_add(c, "directory %llu: name %llx makes no sense", ULL(key->ino), ULL(key->off));
+		return;
+	}
+	if (key->off >> 8 != name_hash(c->fs, name, name_len))
+		problem_add(c, "directory %llu: name of sequence %llu has the wrong hash", ULL(key->ino), ULL(ent.seq));
+	entry_key.off = ent.seq;
+	r = tree_get(c->fs, &entry_key, c->value2, sizeof(c->value2));
+	if (r == -ENOENT) {
+		problem_add(c, "directory %llu: name of sequence %llu has no entry", ULL(key->ino), ULL(ent.seq));
+	} else if (r < 0) {
+		c->error = r;
+	} else if (entry_decode(c->value2, (size_t)r, &other, &other_name, &other_len) == 0 &&
+		(other_len != name_len || memcmp(other_name, name, name_len) != 0 || other.ino != ent.ino ||
+			other.gen != ent.gen || other.type != ent.type)) {
+		problem_add(c, "directory %llu: name and entry of sequence %llu differ", ULL(key->ino), ULL(ent.seq));
+	}
+}
+
+/* The name of ENT must be found by its hash and have its sequence. */
+static void check_entry_name(struct check *c, uint64_t dir, const struct dirent *ent, const char *name, size_t len)
+{
+	struct fs_key key = {.ino = dir, .type = KEY_NAME, .off = name_hash(c->fs, name, len) << 8};
+	uint64_t last = key.off + (NAME_COLLISIONS - 1);
+
+	for (;;) {
+		struct dirent other;
+		const char *other_name;
+		size_t other_len;
+		int r = tree_next(c->fs, &key, c->value2, sizeof(c->value2));
+
+		if (r < 0 && r != -ENOENT) {
+			c->error = r;
+			return;
+		}
+		if (r == -ENOENT || key.ino != dir || key.type != KEY_NAME || key.off > last)
+			break;
+		if (name_decode(c->value2, (size_t)r, &other, &other_name, &other_len) == 0 && other_len == len &&
+			memcmp(other_name, name, len) == 0) {
+			if (other.seq != ent->seq)
+				problem_add(c, "directory %llu: entry of sequence %llu is named at sequence %llu", ULL(dir),
+					ULL(ent->seq), ULL(other.seq));
+			return;
+		}
+		key.off++;
+		key.snap = 0;
+	}
+	problem_add(c, "directory %llu: entry of sequence %llu has no name", ULL(dir), ULL(ent->seq));
+}
+
+static void check_entry(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct check_inode *ci;
+	struct dirent ent;
+	const char *name;
+	size_t name_len;
+
+	c->entries++;
+	if (entry_decode(c->value, len, &ent, &name, &name_len) < 0) {
+		problem_add(c, "directory %llu: entry of sequence %llu makes no sense", ULL(key->ino), ULL(key->off));
+		return;
+	}
+	ent.seq = key->off;
+	if (ent.seq < NAME_SEQ_FIRST || ent.seq >= c->attr.next_seq)
+		problem_add(c, "directory %llu: entry has sequence %llu, the next one is %llu", ULL(key->ino), ULL(ent.seq),
+			ULL(c->attr.next_seq));
+	ci = check_inode(c, ent.ino);
+	if (!ci)
+		return;
+	if (ci->links > 0 && (ci->entry_gen != ent.gen || ci->entry_type != ent.type))
+		problem_add(c, "inode %llu: its names do not agree what it is", ULL(ent.ino));
+	ci->links++;
+	ci->entry_gen = ent.gen;
+	ci->entry_type = ent.type;
+	if (ent.type == FS_DIR) {
+		ci->named_in = key->ino;
+		if (c->at)
+			c->at->subdirs++;
+	}
+	check_entry_name(c, key->ino, &ent, name, name_len);
+}
+
+static void check_extent_data(struct check *c, uint64_t ino, const struct extent *e, unsigned phase)
+{
+	struct fs_files *files = c->fs->files;
+	struct slice to[CHECK_BUFS];
+	uint64_t wrong = files->checksum_errors;
+	unsigned n = 0;
+	int r;
+
+	for (uint32_t done = 0; done < e->count && n < CHECK_BUFS; n++) {
+		uint32_t part = e->count - done < BUF_MAX / BLOCK_BYTES ? e->count - done : BUF_MAX / BLOCK_BYTES;
+
+		to[n] = (struct slice){c->buf[n], 0, part * BLOCK_BYTES};
+		done += part;
+	}
+	r = blocks_read_verified(c->fs, ino, e->first, e->block, e->count, c->sums, to, n);
+	read_leave(files, phase);
+	if (r < 0)
+		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu cannot be read: %s", ULL(ino), ULL(e->first),
+			ULL(e->first + e->count - 1), strerror(-r));
+	else if (files->checksum_errors != wrong)
+		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu was wrong on a drive, repaired", ULL(ino),
+			ULL(e->first), ULL(e->first + e->count - 1));
+	c->result->data_blocks += e->count;
+}
+
+static void check_extent(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct extent e;
+	unsigned phase = read_enter(c->fs->files); /* in one go with tree_next() */
+
+	c->result->extents++;
+	if (extent_decode(&c->fs->geometry, key, c->value, len, &e) < 0) {
+		read_leave(c->fs->files, phase);
+		problem_add(c, "inode %llu: extent at block %llu makes no sense", ULL(key->ino), ULL(key->off));
+		return;
+	}
+	if (e.first < c->extent_end)
+		problem_add(c, "inode %llu: extent at block %llu overlaps the one before", ULL(key->ino), ULL(e.first));
+	c->extent_end = e.first + e.count;
+	c->data_blocks += e.count;
+	check_take_blocks(c, e.block, e.count, "data", key->ino);
+	if (!c->data) {
+		read_leave(c->fs->files, phase);
+		return;
+	}
+	for (uint32_t i = 0; i < e.count; i++)
+		c->sums[i] = extent_sum(&e, i);
+	check_extent_data(c, key->ino, &e, phase);
+}
+
+static void check_global(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct check_inode *ci;
+	struct orphan_disk orphan;
+
+	switch (key->type) {
+	case KEY_STRIPES:
+	case KEY_SUMMARY:
+		break; /* what they count is compared in the end */
+	case KEY_ORPHAN:
+		memcpy(&orphan, c->value, len < sizeof(orphan) ? len : sizeof(orphan));
+		if (len != sizeof(orphan) || orphan.state > ORPHAN_DELETE)
+			problem_add(c, "orphan record of inode %llu makes no sense", ULL(key->off));
+		ci = check_inode(c, key->off);
+		if (ci)
+			ci->orphan = true;
+		break;
+	case KEY_REPLY:
+		if (len != sizeof(struct reply_disk) || key->off >= FS_REPLIES)
+			problem_add(c, "reply record %llu makes no sense", ULL(key->off));
+		break;
+	case KEY_COUNTERS:
+		if (len != sizeof(struct counters_disk))
+			problem_add(c, "the counters make no sense");
+		break;
+	default:
+		problem_add(c, "a record of unknown type %u", key->type);
+	}
+}
+
+static int check_walk(struct check *c)
+{
+	struct fs_key key = {0};
+	uint64_t done = 0;
+
+	c->at = NULL;
+	for (;;) {
+		int r = tree_next(c->fs, &key, c->value, sizeof(c->value));
+
+		if (r == -ENOENT)
+			break;
+		if (r < 0) {
+			problem_add_lost(c, "the tree cannot be read from inode %llu on: %s", ULL(key.ino), strerror(-r));
+			return r;
+		}
+		if (key.ino == 0) {
+			check_global(c, &key, (size_t)r);
+		} else if (!c->at || c->at->ino != key.ino) {
+			check_leave(c);
+			check_enter(c, &key, (size_t)r);
+			if (c->progress && ++done % 256 == 0)
+				c->progress(c->arg, done, files_inode_count(c->fs));
+		}
+		if (key.ino != 0) {
+			switch (key.type) {
+			case KEY_INODE:
+				break;
+			case KEY_SYMLINK:
+				c->symlink_bytes += (uint64_t)r;
+				break;
+			case KEY_NAME:
+				check_name(c, &key, (size_t)r);
+				break;
+			case KEY_ENTRY:
+				check_entry(c, &key, (size_t)r);
+				break;
+			case KEY_EXTENT:
+				check_extent(c, &key, (size_t)r);
+				break;
+			default:
+				problem_add(c, "inode %llu: a record of unknown type %u", ULL(key.ino), key.type);
+			}
+		}
+		if (c->error)
+			return c->error;
+		if (++key.snap == 0 && ++key.off == 0)
+			key.type++;
+	}
+	check_leave(c);
+	return c->error;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * In the end
+ */
+
+static void check_links(struct check *c)
+{
+	struct htable_cursor cursor = {0};
+	struct htable_node *node;
+	uint64_t inodes = 0;
+
+	while ((node = htable_next(&c->inodes, &cursor))) {
+		const struct check_inode *ci = container_of(node, struct check_inode, node);
+		uint32_t want = ci->type == FS_DIR ? 2 + ci->subdirs : ci->links;
+
+		if (!ci->found) {
+			problem_add(c, "inode %llu: is named but not there", ULL(ci->ino));
+			continue;
+		}
+		inodes++;
+		if (ci->links > 0 && (ci->entry_gen != ci->gen || ci->entry_type != ci->type))
+			problem_add(c, "inode %llu: is not what its name says", ULL(ci->ino));
+		if (ci->nlink != want)
+			problem_add(c, "inode %llu: says %u links, has %u", ULL(ci->ino), ci->nlink, want);
+		if (ci->orphan != (ci->nlink == 0))
+			problem_add(c, "inode %llu: has %u links and is %s orphan", ULL(ci->ino), ci->nlink,
+				ci->orphan ? "an" : "no");
+		if (ci->type != FS_DIR)
+			continue;
+		if (ci->links != (ci->ino == FS_ROOT_INO ? 0 : 1))
+			problem_add(c, "directory %llu: has %u names", ULL(ci->ino), ci->links);
+		else if (ci->parent != (ci->ino == FS_ROOT_INO ? FS_ROOT_INO : ci->named_in))
+			problem_add(c, "directory %llu: says its parent is %llu, is named in %llu", ULL(ci->ino),
+				ULL(ci->parent), ULL(ci->named_in));
+	}
+	if (inodes != files_inode_count(c->fs))
+		problem_add(c, "%llu inodes are there, the counter says %llu", ULL(inodes), ULL(files_inode_count(c->fs)));
+}
+
+/* Every directory must lead up to the root. */
+static void check_reach(struct check *c)
+{
+	struct htable_cursor cursor = {0};
+	struct htable_node *node;
+	uint32_t walk = 0;
+
+	while ((node = htable_next(&c->inodes, &cursor))) {
+		struct check_inode *start = container_of(node, struct check_inode, node), *ci = start;
+		uint64_t left;
+
+		if (!ci->found || ci->type != FS_DIR)
+			continue;
+		walk++;
+		while (ci && ci->found && !ci->reachable && ci->walk != walk && ci->ino != FS_ROOT_INO) {
+			ci->walk = walk;
+			ci = check_inode(c, ci->parent);
+		}
+		if (!ci || !ci->found || (ci->ino != FS_ROOT_INO && !ci->reachable)) {
+			problem_add(c, "directory %llu: does not lead up to the root", ULL(start->ino));
+			continue;
+		}
+		/* the way is known to be good */
+		ci = start;
+		for (left = c->inodes.count; ci && left > 0 && !ci->reachable; left--) {
+			ci->reachable = true;
+			ci = ci->ino == FS_ROOT_INO ? NULL : check_inode(c, ci->parent);
+		}
+	}
+}
+
+static int check_node(void *arg, uint64_t block, unsigned blocks, unsigned level)
+{
+	struct check *c = arg;
+
+	(void)level;
+	c->result->nodes++;
+	if (c->nodes)
+		check_take_blocks(c, block, blocks, "a node", 0);
+	return 0;
+}
+
+static void check_stripes(struct check *c)
+{
+	for (uint64_t s = 0; s < c->fs->geometry.stripes; s++) {
+		uint32_t live;
+		bool nodes;
+
+		if (space_stripe_info(c->fs, s, &live, &nodes) < 0) {
+			problem_add(c, "stripe %llu: has no count", ULL(s));
+			continue;
+		}
+		if (nodes && !c->nodes)
+			continue;
+		if (live != c->live[s])
+			problem_add(c, "stripe %llu: says %u live blocks, has %u", ULL(s), live, c->live[s]);
+	}
+}
+
+static void check_inodes_clear(struct check *c)
+{
+	struct htable_cursor cursor = {0};
+	struct htable_node *node;
+
+	while ((node = htable_next(&c->inodes, &cursor))) {
+		htable_remove(&c->inodes, node);
+		free(container_of(node, struct check_inode, node));
+	}
+}
+
+static int check_once(struct check *c)
+{
+	struct fs *fs = c->fs;
+	int r = 0;
+
+	memset(c->result, 0, sizeof(*c->result));
+	memset(c->live, 0, fs->geometry.stripes * sizeof(c->live[0]));
+	memset(c->bitmap, 0, c->blocks / 8 + 1);
+	check_inodes_clear(c);
+	c->nodes = !fs->read_only && !fs->failed;
+	if (c->nodes) {
+		/* then every node has its place */
+		r = files_flush_all(fs);
+		if (r == 0)
+			r = fs_checkpoint(fs);
+		if (r < 0)
+			return r;
+	}
+	r = check_walk(c);
+	if (r == 0)
+		r = tree_walk_nodes(fs, check_node, c);
+	if (r < 0) {
+		problem_add_lost(c, "the tree cannot be read: %s", strerror(-r));
+		return 0;
+	}
+	check_links(c);
+	check_reach(c);
+	check_stripes(c);
+	return c->error;
+}
+
+/* Reports what counts of the last walk; CALM: nothing changed while it went on. */
+static void check_report(struct check *c, const struct problems *now, const struct problems *before, bool calm)
+{
+	list_foreach(node, (struct list *)&now->list)
+	{
+		const struct problem *problem = container_of(node, struct problem, link);
+
+		if (!calm && !problem->lost && !problem_find(before, problem->text, problem->node.hash))
+			continue;
+		c->result->errors++;
+		if (c->report)
+			c->report(c->arg, problem->text);
+	}
+}
+
+static int check_run(struct fs *fs, void *arg)
+{
+	struct check *c = arg;
+	bool calm = false;
+	int r = 0;
+
+	for (unsigned walk = 0; walk < CHECK_WALKS && r == 0; walk++) {
+		uint64_t transactions;
+
+		problems_clear(&c->set[walk % 2]);
+		c->now = &c->set[walk % 2];
+		if (!fs->read_only && !fs->failed) {
+			r = files_flush_all(fs);
+			if (r < 0)
+				break;
+		}
+		transactions = fs->transactions;
+		r = check_once(c);
+		calm = fs->transactions == transactions;
+		if (calm || c->now->count == 0)
+			break;
+	}
+	if (r == 0)
+		check_report(c, c->now, c->now == &c->set[0] ? &c->set[1] : &c->set[0], calm);
+	return r;
+}
+
+static int check_alloc(struct check *c)
+{
+	const struct volume_geometry *g = &c->fs->geometry;
+
+	c->blocks = g->stripes * volume_stripe_blocks(g);
+	c->live = calloc(g->stripes, sizeof(c->live[0]));
+	c->bitmap = calloc(1, c->blocks / 8 + 1);
+	list_init(&c->set[0].list);
+	list_init(&c->set[1].list);
+	if (!c->live || !c->bitmap || htable_init(&c->inodes, 1024) < 0 || htable_init(&c->set[0].table, 16) < 0 ||
+		htable_init(&c->set[1].table, 16) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+static void check_free(struct check *c)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		if (!c->set[i].table.bucket)
+			continue;
+		problems_clear(&c->set[i]);
+		htable_fini(&c->set[i].table);
+	}
+	if (c->inodes.bucket) {
+		check_inodes_clear(c);
+		htable_fini(&c->inodes);
+	}
+	for (unsigned i = 0; i < CHECK_BUFS; i++)
+		buf_put(c->buf[i]);
+	free(c->live);
+	free(c->bitmap);
+	free(c);
+}
+
+int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_progress_fn *progress, void *arg,
+	struct fs_check_result *result)
+{
+	struct check *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c)
+		return -EAGAIN;
+	c->fs = fs;
+	c->data = data;
+	c->report = report;
+	c->progress = progress;
+	c->arg = arg;
+	c->result = result;
+	r = check_alloc(c);
+	for (unsigned i = 0; i < CHECK_BUFS && data && r == 0; i++)
+		c->buf[i] = buf_alloc(BUF_MAX);
+	if (r == 0)
+		r = files_call(fs, check_run, c);
+	check_free(c);
+	return r == -ENOMEM ? -EAGAIN : r;
+}
