@@ -13,8 +13,8 @@
  *
  * Errors: negative errno in the request. -ENOMEM is the machine's fault, all others the drive's.
  */
-#include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,16 +28,41 @@
 
 _Atomic uint64_t drive_deadline_override;
 
-static __thread struct list cmd_pool;
-static __thread bool cmd_pool_ready;
+/* Of this thread; freed with it. */
+static __thread struct list *cmd_pool;
+static pthread_key_t cmd_pool_key;
+static pthread_once_t cmd_pool_once = PTHREAD_ONCE_INIT;
+
+static void cmd_pool_free(void *arg)
+{
+	struct list *pool = arg;
+	for (struct list_node *node; (node = list_pop_front(pool));)
+		free(container_of(node, struct drive_cmd, node));
+	free(pool);
+}
+
+static void cmd_pool_register(void)
+{
+	(void)pthread_key_create(&cmd_pool_key, cmd_pool_free);
+}
+
+static bool cmd_pool_make(void)
+{
+	pthread_once(&cmd_pool_once, cmd_pool_register);
+	struct list *pool = malloc(sizeof(*pool));
+	if (!pool)
+		return false;
+	list_init(pool);
+	pthread_setspecific(cmd_pool_key, pool);
+	cmd_pool = pool;
+	return true;
+}
 
 static struct drive_cmd *cmd_get(void)
 {
-	if (!cmd_pool_ready) {
-		list_init(&cmd_pool);
-		cmd_pool_ready = true;
-	}
-	struct list_node *node = list_pop_front(&cmd_pool);
+	if (!cmd_pool && !cmd_pool_make())
+		return NULL;
+	struct list_node *node = list_pop_front(cmd_pool);
 	if (node)
 		return container_of(node, struct drive_cmd, node);
 	struct drive_cmd *cmd = calloc(1, sizeof(*cmd));
@@ -48,7 +73,7 @@ static struct drive_cmd *cmd_get(void)
 
 static void cmd_put(struct drive_cmd *cmd)
 {
-	list_push_front(&cmd_pool, &cmd->node);
+	list_push_front(cmd_pool, &cmd->node);
 }
 
 static struct drive_stats *drive_stats_here(struct drive *drive)
