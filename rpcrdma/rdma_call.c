@@ -345,6 +345,7 @@ static void assemble_fiber(void *arg)
 			rdma_call_put(call);
 		return;
 	}
+	rpc_memory_give(conn->rpc.shard, bytes); /* the call is charged for it from here on */
 	call->rpc.held = (uint32_t)bytes;
 	call->received = true;
 	rpc_call_received(&call->rpc);

@@ -346,7 +346,7 @@ static void connection_close(void *arg)
 	while (conn->qp && conn->sq_free < conn->sq_depth && fiber_suspend_until(deadline) == 0)
 		;
 	/* The receives that it took from the shared queue: most adapters tell when the last one was flushed. */
-	deadline = now_ns() + 100 * NSEC_PER_MSEC;
+	deadline = now_ns() + RDMA_FLUSH_WAIT;
 	while (served && !conn->last_receive_flushed && fiber_suspend_until(deadline) == 0)
 		;
 	if (conn->lane)

@@ -11,7 +11,8 @@
  *
  * Receives. Each posted receive is one arena buffer of 4 KiB. The credits of all connections of a lane together never
  * exceed the receives that it owns (posted, or held by a running call that one credit stands for). A connection brings
- * receives along when it comes; what it leaves behind serves the next.
+ * receives along when it comes; what it leaves behind serves the next. A few more than that are posted: what comes into
+ * those shows a peer that exceeds its credits, before it takes what was promised to another.
  *
  * Completions run outside of fibers. A work request's wr_id names a receive or an operation; the
  * low bits tell which, and whether it is the last work request of the operation, the only one that is signalled.
@@ -31,6 +32,8 @@
 
 #define LANE_CQ_ENTRIES 16384u
 #define POLL_BATCH 32
+/* Receives beyond the credits, so that a peer which exceeds its own is seen at once and takes nobody else's. */
+#define RECEIVES_BEYOND 8u
 /* Of the arena, for receives; the rest is for payload. */
 #define RECEIVE_SHARE 4u
 
@@ -96,8 +99,8 @@ full:
 uint32_t rdma_lane_grant(struct rdma_lane *lane, uint32_t wanted)
 {
 	uint32_t spare = lane->receives - lane->granted;
-	if (spare < wanted)
-		spare += receives_add(lane, wanted - spare);
+	if (spare < wanted + RECEIVES_BEYOND)
+		spare += receives_add(lane, wanted + RECEIVES_BEYOND - spare);
 	if (spare > wanted)
 		spare = wanted;
 	lane->granted += spare;

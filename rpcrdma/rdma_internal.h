@@ -23,6 +23,7 @@
 #define RDMA_READ_BATCH 16u	 /* posted at once */
 #define RDMA_READ_DEADLINE (10 * NSEC_PER_SEC)
 #define RDMA_DRAIN_WAIT (5 * NSEC_PER_SEC)
+#define RDMA_FLUSH_WAIT (30 * NSEC_PER_MSEC) /* for the flush of receives, which soft-RoCE does not report */
 #define RDMA_MIN_RNR_TIMER 12 /* the code of 0.64 ms; 0 would mean 655 ms (InfiniBand 9.7.5.2.8) */
 #define RDMA_PIECES_MAX (4 * RDMA_CHUNKS_MAX + 16)
 #define RDMA_BUFS_MAX 32u /* of one long call */

@@ -284,6 +284,8 @@ static enum built build_reply(struct builder *b, struct rdma_call *call)
 	memset(call->written, 0, h->write_count * sizeof call->written[0]);
 	for (unsigned i = 0; i < r->payloads; i++) {
 		const struct rpc_reply_payload *p = &r->payload[i];
+		if (p->pos > r->len || (i && p->pos < r->payload[i - 1].pos))
+			return TOO_LONG;
 		if (i >= placed) {
 			message += xdr_round(p->len);
 			continue;
