@@ -10,7 +10,9 @@
  *
  * Admission: a call enters when its shard has memory left within the limit, the arena a buffer, and the reactor a
  * fiber; else it waits, first come first served, and stream transports stop reading meanwhile. When nothing runs, one
- * is always let in, so that the limit never stops everything.
+ * is always let in, so that the limit never stops everything. What counts is the message, the request, the buffers
+ * that a long message's payload will be copied or pulled into, and the payload of replies: a procedure reserves that
+ * before it makes it (rpc_payload_reserve), and one connection gets only a part, since its peer may not read.
  *
  * Errors: a message that cannot be answered (no xid, no CALL) costs its sender the connection. All else is
  * answered as RFC 5531 section 9 says, in its order: RPC version, credential, program, version, procedure, arguments.
@@ -27,6 +29,9 @@
 #define RUN_HEAD 4096u          /* at its end: headroom and a short reply */
 #define CHECKSUM_BYTES 256u
 #define WAIT_RETRY (5 * NSEC_PER_MSEC)
+#define PAYLOAD_LOOK (100 * NSEC_PER_MSEC)
+#define PAYLOAD_LEAST (4u << 20) /* what a connection may hold: this, or a quarter of its shard's limit, up to */
+#define PAYLOAD_MOST (32u << 20)
 
 struct rpc_run {
 	struct rpc_request req; /* first: what procedures see */
@@ -35,7 +40,8 @@ struct rpc_run {
 	struct buf *buf, *head_buf;
 	struct rpc_procedure_metrics *metrics;
 	struct rpc_cache_entry *entry;
-	uint64_t charged; /* of shard->used */
+	uint64_t charged; /* of shard->used, without payload of the reply */
+	uint64_t reserved, attached; /* payload of the reply; reserved >= attached is charged */
 	struct rpc_reply reply;
 	struct slice *slices[XDR_PAYLOADS_MAX]; /* where malloc() gave them */
 	bool payload_failed;
@@ -58,8 +64,10 @@ static bool call_admit(struct rpc_call *call)
 	struct rpc_connection *conn = call->conn;
 	struct rpc_shard *shard = conn->shard;
 	uint32_t size = call->pieces > 1 ? RUN_BYTES_PIECES : RUN_BYTES;
+	/* The procedure will want as much again for where the payload stays. */
+	uint64_t charge = (uint64_t)size + (call->reduced_pos != UINT32_MAX ? call->reduced_len : call->bytes > 4096 ? call->bytes : 0);
 
-	if (shard->running && shard->used + size > shard->limit)
+	if (shard->running && shard->used + charge > shard->limit)
 		return false;
 	struct buf *buf = buf_try_alloc(size);
 	if (!buf)
@@ -69,7 +77,7 @@ static bool call_admit(struct rpc_call *call)
 	run->call = call;
 	run->server = conn->server;
 	run->buf = buf;
-	run->charged = size;
+	run->charged = charge;
 	run->req.connection = conn;
 	run->req.rdma = conn->transport->rdma;
 	run->req.started = now_ns();
@@ -82,7 +90,7 @@ static bool call_admit(struct rpc_call *call)
 		buf_put(buf);
 		return false;
 	}
-	shard->used += size;
+	shard->used += charge;
 	shard->running++;
 	return true;
 }
@@ -129,6 +137,24 @@ void rpc_waiting_run(struct rpc_shard *shard)
 	}
 }
 
+/* Changes what the reply's payload counts for, and lets others in. */
+static void payload_charge(struct rpc_run *run, int64_t change)
+{
+	struct rpc_connection *conn = run->call->conn;
+	struct rpc_shard *shard = conn->shard;
+
+	if (!change)
+		return;
+	run->reserved += (uint64_t)change;
+	conn->payload += (uint64_t)change;
+	shard->payload += (uint64_t)change;
+	shard->used += (uint64_t)change;
+	if (change < 0) { /* one of each; it wakes the next when there is room for that one, too */
+		wait_queue_wake_one(&conn->payload_queue);
+		wait_queue_wake_one(&shard->payload_queue);
+	}
+}
+
 void rpc_call_free(struct rpc_call *call)
 {
 	struct rpc_connection *conn = call->conn;
@@ -144,6 +170,7 @@ void rpc_call_free(struct rpc_call *call)
 			free(run->slices[i]);
 		}
 		shard->used -= run->charged;
+		payload_charge(run, -(int64_t)run->reserved);
 		shard->running--;
 		buf_put(run->head_buf);
 		buf_put(run->buf);
@@ -219,6 +246,7 @@ static void reply_send(struct rpc_run *run, bool fits)
 	struct xdr_out *out = &run->req.out;
 	struct rpc_reply *reply = &run->reply;
 
+	payload_charge(run, (int64_t)run->attached - (int64_t)run->reserved); /* a short read needs less */
 	reply->too_long = !fits;
 	reply->head = out->base;
 	reply->len = fits ? (uint32_t)(out->p - out->base) : 0;
@@ -570,6 +598,36 @@ int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload
 	return done == payload->len ? 0 : -EIO;
 }
 
+int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes)
+{
+	struct rpc_run *run = run_of(req);
+	struct rpc_connection *conn = req->connection;
+	struct rpc_shard *shard = conn->shard;
+	uint64_t most = shard->limit / 4;
+	bool waited = false;
+
+	most = most < PAYLOAD_LEAST ? PAYLOAD_LEAST : most > PAYLOAD_MOST ? PAYLOAD_MOST : most;
+	for (;;) {
+		if (conn->closing)
+			return -EIO;
+		struct wait_queue *queue = NULL;
+		if (conn->payload && conn->payload + bytes > most)
+			queue = &conn->payload_queue;
+		else if (shard->payload && shard->used + bytes > shard->limit)
+			queue = &shard->payload_queue;
+		if (!queue)
+			break;
+		waited = true;
+		wait_queue_wait(queue, now_ns() + PAYLOAD_LOOK); /* a look now and then: the connection may close */
+	}
+	payload_charge(run, bytes);
+	if (waited) {
+		wait_queue_wake_one(&conn->payload_queue);
+		wait_queue_wake_one(&shard->payload_queue);
+	}
+	return 0;
+}
+
 int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned n)
 {
 	struct rpc_run *run = run_of(req);
@@ -594,7 +652,8 @@ int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned 
 		memcpy(copy, v, n * sizeof(*v));
 	run->reply.payload[i] = (struct rpc_reply_payload){req->out.payload[i].pos, (uint32_t)bytes, copy, n};
 	run->reply.payloads++;
-	run->charged += bytes;
-	req->connection->shard->used += bytes;
+	run->attached += bytes;
+	if (run->attached > run->reserved)
+		payload_charge(run, (int64_t)(run->attached - run->reserved));
 	return 0;
 }

@@ -94,6 +94,12 @@ void rpc_peer_text(const struct rpc_request *req, char *text, size_t room); /* w
  */
 int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n);
 /*
+ * For a procedure that will attach payload, before it takes memory for it: waits while this connection (whose peer
+ * may not read its replies) or this reactor holds too much. What is not attached in the end is given back with the
+ * reply. -EIO: the connection is lost, return RPC_DROP.
+ */
+int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes);
+/*
  * The bytes of the payload just encoded with xdr_put_payload(). Takes over the references of V and puts them when the
  * reply has been sent. Several (COMPOUND) in order of encoding. No wait.
  */

@@ -69,6 +69,8 @@ struct rpc_connection {
 	char peer_text[64];      /* numeric, without port; IPv4-mapped as IPv4 */
 	uint64_t client;         /* rpc_tag.client */
 	uint32_t calls;          /* received and not yet freed */
+	uint64_t payload;        /* bytes of replies that are reserved, made, or not yet sent */
+	struct wait_queue payload_queue; /* calls that wait for it to become less */
 	bool closing;            /* set by the transport: new calls are dropped */
 	struct list_node node;   /* in shard->connections: shard lock */
 	uint64_t since_ns;
@@ -165,9 +167,12 @@ struct rpc_shard {
 	pthread_mutex_t lock; /* connections: for listings from other reactors; held for moments only */
 	struct list connections;
 	_Atomic uint32_t tcp_connections, rdma_connections;
+	_Atomic uint32_t tcp_arriving; /* accepted, on their way here */
 
 	/* Admission. used: bytes of messages, requests and replies' payload that calls of this reactor hold. */
 	uint64_t used, limit;
+	uint64_t payload;                /* of which for replies' payload */
+	struct wait_queue payload_queue; /* calls that wait for room for theirs */
 	uint32_t running;    /* calls with a fiber or an unsent reply */
 	struct list waiting; /* calls that were not admitted, first come first served; a transport that reads a stream then stops reading */
 	struct timer retry;  /* looks at them when no call ends */

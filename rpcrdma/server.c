@@ -99,6 +99,7 @@ struct rpc_shard *rpc_shard_pick(struct rpc_server *server, bool rdma)
 	for (unsigned i = 0; i < server->shards; i++) {
 		struct rpc_shard *s = &server->shard[(first + i) % server->shards];
 		uint32_t n = atomic_load_explicit(rdma ? &s->rdma_connections : &s->tcp_connections, memory_order_relaxed);
+		n += rdma ? 0 : atomic_load_explicit(&s->tcp_arriving, memory_order_relaxed);
 		if (n < least) {
 			best = s;
 			least = n;
@@ -132,6 +133,7 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
 	conn->client = rpc_address_hash(peer);
 	conn->since_ns = now_ns();
+	wait_queue_init(&conn->payload_queue);
 	atomic_fetch_add(transport->rdma ? &shard->rdma_connections : &shard->tcp_connections, 1);
 	pthread_mutex_lock(&shard->lock);
 	list_push_back(&shard->connections, &conn->node);
@@ -314,6 +316,7 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 		pthread_mutex_init(&s->lock, NULL);
 		list_init(&s->connections);
 		list_init(&s->waiting);
+		wait_queue_init(&s->payload_queue);
 		timer_init(&s->retry, waiting_retry);
 	}
 	metrics_register(server);

@@ -21,9 +21,10 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <linux/tcp.h> /* the C library's struct tcp_info is an old one */
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "rpcrdma/tcp_internal.h"
@@ -34,7 +35,8 @@
 #define TCP_DIRECT_LEAST 4096u
 #define TCP_STARVED_LOOK (5 * NSEC_PER_MSEC)
 #define TCP_RECORD_TIME (60 * NSEC_PER_SEC)
-#define TCP_SWEEP (10 * NSEC_PER_SEC)
+#define TCP_RECORD_TIME_PRESSED (10 * NSEC_PER_SEC)
+#define TCP_SWEEP (5 * NSEC_PER_SEC)
 #define TCP_FREE_CALLS 256u
 
 static void tcp_read_on(struct tcp_connection *c);
@@ -301,8 +303,7 @@ static bool record_mark(struct tcp_connection *c)
 	if (!c->in_record) {
 		c->in_record = true;
 		c->record_started = now_ns();
-		if (!c->tcp->sweep.slot)
-			timer_start(&c->tcp->sweep, c->record_started + TCP_SWEEP);
+		tcp_sweep_soon(c->tcp);
 	}
 	c->last_fragment = mark >> 31;
 	c->fragment_left = len;
@@ -537,23 +538,54 @@ static void starved_look(struct timer *timer)
 		tcp_settle(container_of(n, struct tcp_connection, node));
 }
 
-/* Closes those whose peer began a record long ago, while we were ready to read it. */
+static bool pressed(const struct tcp_shard *t)
+{
+	return !list_empty(&t->starved) || !list_empty(&t->shard->waiting) || !list_empty(&t->shard->payload_queue.waiters);
+}
+
+void tcp_sweep_soon(struct tcp_shard *t)
+{
+	if (!t->sweep.slot)
+		timer_start(&t->sweep, now_ns() + TCP_SWEEP);
+}
+
+/* Has the peer taken anything since the last sweep? */
+static bool send_moves(struct tcp_connection *c)
+{
+	struct tcp_info info = {0};
+	socklen_t bytes = sizeof(info);
+	if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) < 0)
+		return true;
+	bool moves = !c->sweep_seen || info.tcpi_bytes_acked != c->sweep_acked;
+	c->sweep_seen = true;
+	c->sweep_acked = info.tcpi_bytes_acked;
+	return moves;
+}
+
+/*
+ * Closes those whose peer began a record long ago, while we were ready to read it; and, when others wait for the
+ * memory, those that hold replies which their peer does not take.
+ */
 static void records_sweep(struct timer *timer)
 {
 	struct tcp_shard *t = container_of(timer, struct tcp_shard, sweep);
 	uint64_t now = now_ns();
-	bool some = false;
+	bool some = false, press = pressed(t);
 
 	list_foreach(n, &t->shard->connections)
 	{
 		struct rpc_connection *conn = container_of(n, struct rpc_connection, node);
-		if (conn->transport != &tcp_transport || !tcp_of(conn)->in_record)
+		if (conn->transport != &tcp_transport || conn->closing)
 			continue;
 		struct tcp_connection *c = tcp_of(conn);
-		if (c->receive.pending && now - c->record_started > TCP_RECORD_TIME)
+		some = some || c->in_record || c->send;
+		if (c->in_record && c->receive.pending &&
+			now - c->record_started > (press ? TCP_RECORD_TIME_PRESSED : TCP_RECORD_TIME))
 			peer_broke(c, "a record that does not end");
-		else
-			some = true;
+		else if (!c->send)
+			c->sweep_seen = false;
+		else if (!send_moves(c) && press)
+			peer_broke(c, "a client that does not read its replies, while others wait");
 	}
 	if (some)
 		timer_start(&t->sweep, now + TCP_SWEEP);
@@ -650,6 +682,7 @@ static void tcp_arrive(void *arg)
 	socklen_t bytes = sizeof(peer.storage);
 
 	free(a);
+	atomic_fetch_sub(&rpc_shard_self(server)->tcp_arriving, 1);
 	struct tcp_shard *t = tcp_shard_of(rpc_shard_self(server));
 	struct tcp_connection *c = t ? calloc(1, sizeof(*c)) : NULL;
 	if (!c || getpeername(fd, &peer.any, &bytes) < 0) {
@@ -705,7 +738,9 @@ static void accept_done(struct io *io)
 		struct tcp_arrival *a = l->stopping ? NULL : malloc(sizeof(*a));
 		if (a) {
 			*a = (struct tcp_arrival){.mail = {.fn = tcp_arrive, .arg = a}, .server = l->server, .fd = fd};
-			reactor_mail(rpc_shard_pick(l->server, false)->reactor, &a->mail);
+			struct rpc_shard *shard = rpc_shard_pick(l->server, false);
+			atomic_fetch_add(&shard->tcp_arriving, 1);
+			reactor_mail(shard->reactor, &a->mail);
 		} else {
 			close(fd);
 		}

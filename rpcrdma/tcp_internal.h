@@ -44,7 +44,7 @@ struct tcp_shard {
 	struct buf *slot[256];
 	struct list starved; /* connections that wait for memory or admission */
 	struct timer look;   /* at them */
-	struct timer sweep;  /* for records that do not end; runs only while there are some */
+	struct timer sweep;  /* for records and sends that do not end; runs only while there are some */
 	struct list free_calls, free_sends;
 	uint32_t free_calls_count, free_sends_count;
 };
@@ -70,6 +70,8 @@ struct tcp_connection {
 	uint32_t first_sent;   /* bytes of the first one that are sent */
 	uint64_t unsent;       /* bytes of them all */
 	struct tcp_send *send; /* in flight */
+	bool sweep_seen;       /* since it is in flight, with what the peer had taken then */
+	uint64_t sweep_acked;
 	struct mail mail;      /* to tcp_posted() */
 	bool posted;
 };
@@ -83,6 +85,7 @@ static inline struct tcp_connection *tcp_of(struct rpc_connection *conn)
 
 /* tcp.c */
 void tcp_starve(struct tcp_connection *c);
+void tcp_sweep_soon(struct tcp_shard *t);
 void tcp_close(struct rpc_connection *conn);
 /* Reads on, or frees C when its time has come. The last thing that a handler does. */
 void tcp_settle(struct tcp_connection *c);

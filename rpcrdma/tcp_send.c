@@ -120,6 +120,7 @@ static void send_start(struct tcp_connection *c)
 	s->connection = c;
 	s->msg = (struct msghdr){.msg_iov = s->iov, .msg_iovlen = l.count};
 	c->send = s;
+	tcp_sweep_soon(c->tcp);
 	struct io_uring_sqe *sqe = io_start(&s->io);
 	io_uring_prep_sendmsg(sqe, c->fd, &s->msg, MSG_NOSIGNAL | MSG_WAITALL);
 	io_link(sqe, &s->io);
