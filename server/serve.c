@@ -76,6 +76,25 @@ static int listen_error(const char *address, uint16_t port, int rc, struct error
 		rc == -EADDRINUSE ? " (is another furrowd or the kernel's nfsd running?)" : "");
 }
 
+/*
+ * The kernel takes down a process's io_uring after the process is gone, and with it the listening sockets and the claims on
+ * drives: they stay for some milliseconds more. So a server that starts right after another's crash asks a few times.
+ */
+#define TAKEN_TRIES 10
+#define TAKEN_PAUSE (100 * NSEC_PER_MSEC)
+
+static int probe_patiently(const char *address, uint16_t port)
+{
+	const struct timespec pause = {.tv_nsec = TAKEN_PAUSE};
+	int rc = probe_one(address, port);
+
+	for (unsigned i = 0; rc == -EADDRINUSE && i < TAKEN_TRIES; i++) {
+		nanosleep(&pause, NULL);
+		rc = probe_one(address, port);
+	}
+	return rc;
+}
+
 int serve_probe(const struct config *config, struct error *err)
 {
 	unsigned possible = 0;
@@ -83,7 +102,7 @@ int serve_probe(const struct config *config, struct error *err)
 	if (!config->nfs_port)
 		return 0;
 	for (unsigned i = 0; i < config->listen_count; i++) {
-		int rc = probe_one(config->listen[i], config->nfs_port);
+		int rc = probe_patiently(config->listen[i], config->nfs_port);
 		if (!rc)
 			possible++;
 		else if (!strchr(config->listen[i], ':') || !family_missing(-rc))
@@ -267,6 +286,10 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 		return error_set(err, -ENOMEM, "out of memory");
 	server->storage.cache_bytes = config_cache_bytes(config);
 	int rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
+	for (unsigned i = 0; rc == -EBUSY && i < TAKEN_TRIES && !*stop; i++) {
+		fiber_sleep(TAKEN_PAUSE);
+		rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
+	}
 	free(names);
 	if (rc)
 		return rc;

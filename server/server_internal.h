@@ -186,7 +186,7 @@ extern const struct rpc_program nfs3_program, mount3_program;
 int serve_start(struct server *server, const bool *stop, struct error *err);
 void serve_stop(struct server *server);
 int serve_reload(struct server *server, struct error *err);
-/* Before anything is opened: whether the listening addresses can be had. Blocks for no time; needs no reactor. */
+/* Before anything is opened: whether the listening addresses can be had. Blocks for 1 s when one is taken; needs no reactor. */
 int serve_probe(const struct config *config, struct error *err);
 
 /*
