@@ -182,7 +182,8 @@ extern unsigned ring_flags_allowed; /* tests take away what old kernels do not h
 unsigned ring_reap(struct reactor *reactor);
 /* Submits what was started, without waiting; runs deferred work of the kernel. */
 void ring_submit(struct reactor *reactor);
-bool ring_has_events(const struct reactor *reactor);
+bool ring_has_completions(const struct reactor *reactor);
+bool ring_has_deferred(const struct reactor *reactor);
 /* Submits and waits for one completion, until DEADLINE. */
 void ring_wait(struct reactor *reactor, uint64_t deadline);
 

@@ -202,16 +202,25 @@ static inline unsigned sq_flags(const struct reactor *r)
 	return atomic_load_explicit((const _Atomic unsigned *)(const void *)r->ring.sq.kflags, memory_order_relaxed);
 }
 
-bool ring_has_events(const struct reactor *r)
+bool ring_has_completions(const struct reactor *r)
 {
-	return r->stash_count || io_uring_cq_ready(&r->ring) ||
-	       (sq_flags(r) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW));
+	return r->stash_count || io_uring_cq_ready(&r->ring);
+}
+
+/*
+ * The kernel has work that it does when this thread asks. Only a hint: the kernel may set the flag just after the
+ * thread took that work, and it then stays until there is more. So nobody may go round in circles on it; the wait
+ * looks at the work itself.
+ */
+bool ring_has_deferred(const struct reactor *r)
+{
+	return sq_flags(r) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
 }
 
 void ring_submit(struct reactor *r)
 {
 	unsigned ready = io_uring_sq_ready(&r->ring);
-	bool events = sq_flags(r) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
+	bool events = ring_has_deferred(r);
 	if (!ready && !events)
 		return;
 	r->rounds_unsubmitted = 0;

@@ -317,10 +317,17 @@ static bool reactor_spin(struct reactor *r, uint64_t start)
 	uint64_t end = start + r->spin_ns, next = timers_next(r);
 	if (next < end)
 		end = next;
+	bool asked = false;
 	ring_submit(r);
 	do {
-		if (ring_has_events(r) || !mailbox_empty(r) || pollers_run(r) > 0 || reactor_has_work(r))
+		if (ring_has_completions(r) || pollers_run(r) > 0 || reactor_has_work(r))
 			return true;
+		if (!asked && ring_has_deferred(r)) {
+			ring_submit(r);
+			asked = true; /* the flag may be stale */
+			if (ring_has_completions(r))
+				return true;
+		}
 		cpu_relax();
 	} while (now_ns() < end);
 	return false;
@@ -342,7 +349,7 @@ static void reactor_sleep(struct reactor *r)
 
 static void reactor_idle(struct reactor *r)
 {
-	if (ring_has_events(r)) {
+	if (ring_has_completions(r)) {
 		ring_submit(r);
 		return;
 	}
