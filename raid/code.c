@@ -45,14 +45,33 @@ static int pq_init(struct code *code)
 }
 
 /*
- * One pass over the data for all parity. isa-l's RAID routines (pq_gen) need aligned pointers and whole vectors;
- * the erasure code routine takes anything, and is the faster of the two where it has AVX2 or better.
+ * isa-l's RAID routines are several times as fast as its erasure code ones while the data is in the cache, but
+ * need 64-byte aligned pointers, whole vectors, and two sources. The others take anything.
  */
+static bool vectors_whole(uint8_t *const *v, unsigned n, size_t len)
+{
+	uintptr_t bits = len;
+	for (unsigned i = 0; i < n; i++)
+		bits |= (uintptr_t)v[i];
+	return (bits & 63) == 0;
+}
+
 static void pq_encode(const struct code *code, uint8_t *const *data, uint8_t *const *parity, size_t len)
 {
-	if (code->m == 0)
+	unsigned k = code->k, m = code->m;
+	if (m == 0)
 		return;
-	ec_encode_data((int)len, (int)code->k, (int)code->m, code->tables, (unsigned char **)(uintptr_t)data,
+	if (k >= 2 && vectors_whole(data, k, len) && vectors_whole(parity, m, len)) {
+		void *v[CODE_WIDTH_MAX];
+		memcpy(v, data, k * sizeof(v[0]));
+		memcpy(v + k, parity, m * sizeof(v[0]));
+		if (m == 1)
+			xor_gen((int)k + 1, (int)len, v);
+		else
+			pq_gen((int)k + 2, (int)len, v);
+		return;
+	}
+	ec_encode_data((int)len, (int)k, (int)m, code->tables, (unsigned char **)(uintptr_t)data,
 		(unsigned char **)(uintptr_t)parity);
 }
 
@@ -92,6 +111,9 @@ static int matrix_plan(const struct code *code, struct code_plan *plan, const ui
 			rows[(size_t)w * k + j] = sum;
 		}
 	}
+	plan->plain = plan->wanted == 1 && k >= 2;
+	for (unsigned j = 0; j < k; j++)
+		plan->plain = plan->plain && rows[j] == 1;
 	r = tables_make(rows, k, plan->wanted, &plan->tables);
 out:
 	free(work);
@@ -100,6 +122,14 @@ out:
 
 static void matrix_apply(const struct code_plan *plan, uint8_t *const *from, uint8_t *const *to, size_t len)
 {
+	/* one lost data strip from the others and P */
+	if (plan->plain && vectors_whole(from, plan->sources, len) && vectors_whole(to, 1, len)) {
+		void *v[CODE_WIDTH_MAX];
+		memcpy(v, from, plan->sources * sizeof(v[0]));
+		v[plan->sources] = to[0];
+		xor_gen((int)plan->sources + 1, (int)len, v);
+		return;
+	}
 	ec_encode_data((int)len, (int)plan->sources, (int)plan->wanted, plan->tables, (unsigned char **)(uintptr_t)from,
 		(unsigned char **)(uintptr_t)to);
 }
@@ -154,6 +184,7 @@ int code_plan(const struct code *code, struct code_plan *plan, const uint8_t *so
 	plan->sources = code->k;
 	plan->wanted = wanted_count;
 	plan->tables = NULL;
+	plan->plain = false;
 	memcpy(plan->source, source, code->k);
 	return code->ops->plan(code, plan, wanted);
 }

@@ -104,6 +104,7 @@ struct code {
 struct code_plan {
 	const struct code *code;
 	unsigned sources, wanted;
+	bool plain; /* XOR of all sources */
 	uint8_t source[CODE_WIDTH_MAX];
 	uint8_t *tables; /* sources x wanted */
 };
