@@ -6,6 +6,7 @@ cd "$(dirname "$0")/../.." || exit 1
 build=$(cd "${FURROW_BUILD:-build}" && pwd)
 work=$(mktemp -d /tmp/furrow-run-XXXXXX)
 server= number=0 failures=0
+unset MAKEFLAGS MAKELEVEL MFLAGS # it may be make itself that runs this
 
 # shellcheck disable=SC2317
 cleanup() {
@@ -84,5 +85,36 @@ check "starts again" start
 [ ! -e "$work/file" ] || ! command -v nfs-cp >/dev/null || check "the data is still there" same "$work/file" file
 check "a port that is taken is one line with a hint" bash -c 'VAR="'"$work"'/other" etc/demo.sh >"'"$work"'/second" 2>&1; [ $? != 0 ] && [ "$(grep -c . "'"$work"'/second")" = 1 ] && grep -q "PORT=" "'"$work"'/second"'
 check "ends again" stop
+
+# `make run` itself in a terminal: Ctrl-C reaches the server alone, and make ends with 0.
+cat >"$work/terminal.py" <<'END'
+import os, pty, select, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp("make", ["make", "--no-print-directory", "run"] + sys.argv[1:])
+said, deadline = b"", time.time() + 120
+def listen(until):
+    global said
+    while until not in said and time.time() < deadline:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                data = b""
+            if not data:
+                return until in said
+            said += data
+    return until in said
+started = listen(b"mount -t nfs")
+time.sleep(0.3)
+os.write(terminal, b"\x03")
+listen(b"never said")
+status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+sys.stdout.write(said.decode(errors="replace"))
+print("started", started, "status", status)
+sys.exit(0 if started and status == 0 and b"stopped" in said else 1)
+END
+check "make run in a terminal: Ctrl-C is a clean end with status 0" \
+	timeout 150 python3 "$work/terminal.py" BUILD="$build" VAR="$VAR" PORT="$PORT" METRICS="$METRICS" RDMA=off MEMORY=256MiB
 echo "1..$number"
 [ $failures = 0 ]
