@@ -142,6 +142,21 @@ static bool tree_equals_model(struct fs *fs)
 	return true;
 }
 
+struct wipe {
+	unsigned from, count;
+};
+static int wipe_pass(struct tx *tx, void *arg)
+{
+	const struct wipe *w = arg;
+	for (unsigned i = 0; i < w->count; i++) {
+		struct fs_key key = key_at(w->from + i);
+		int rc = tx_delete(tx, &key);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
 static void model_body(void *arg)
 {
 	struct tree_test t;
@@ -183,10 +198,15 @@ static void model_body(void *arg)
 	fs_status(t.fs, &status);
 	CHECK(status.checksum_errors == 0);
 	/* everything goes, and the tree with it */
-	for (unsigned i = 0; i < GROUPS * OFFS; i += 64) {
-		struct change c = {.n = 64, .largest = 1, .seed = i};
-		(void)c;
+	for (unsigned i = 0; i < GROUPS * OFFS; i += 100) {
+		struct wipe w = {i, 100};
+		CHECK_OK(fs_transact(t.fs, wipe_pass, &w, NULL), t.err);
 	}
+	memset(&model, 0, sizeof(model));
+	CHECK(tree_equals_model(t.fs));
+	CHECK_OK(fs_checkpoint(t.fs), t.err);
+	CHECK(tree_test_space_is_right(t.fs));
+	CHECK(t.fs->tree.root->level == 0);
 	CHECK_OK(tree_test_unmount(&t), t.err);
 	tree_test_end(&t);
 }
@@ -377,6 +397,153 @@ static void test_damage(void **state)
 
 /* ------------------------------------------------------------------------------------------------ */
 
+/* All free stripes go to data; then the tree must still be able to change, and what is dropped comes back. */
+struct blocks {
+	uint64_t block;
+	uint32_t count;
+	bool drop;
+};
+static int blocks_pass(struct tx *tx, void *arg)
+{
+	const struct blocks *b = arg;
+	return b->drop ? tx_blocks_drop(tx, b->block, b->count) : tx_blocks_add(tx, b->block, b->count);
+}
+static void full_body(void *arg)
+{
+	struct tree_test t;
+	struct fs_statfs empty, full, after;
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 6, 4, 16u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	uint32_t k = t.fs->geometry.k, strip = t.fs->geometry.strip_blocks;
+	uint64_t stripes = t.fs->geometry.stripes;
+	struct row_run *run = calloc(stripes * strip, sizeof(*run));
+	uint64_t first_free = 0;
+	for (unsigned lap = 0; lap < 3; lap++) {
+		unsigned runs = 0;
+		CHECK_OK(fs_checkpoint(t.fs), t.err);
+		CHECK_OK(fs_statfs(t.fs, &empty), t.err);
+		if (lap == 0)
+			first_free = empty.bytes_free;
+		CHECK(empty.bytes_free + 64 * BLOCK_BYTES >= first_free);
+		for (;;) {
+			uint32_t rows = runs % 3 ? 3 : strip;
+			int rc = space_take_rows(t.fs, runs % 3 ? SPACE_SMALL : SPACE_STREAM, rows, &run[runs]);
+			if (rc == -ENOSPC)
+				break;
+			CHECK_OK(rc, t.err);
+			/* position by position, each a run of blocks */
+			for (uint32_t p = 0; p < k; p++) {
+				struct blocks b = {
+					.block = (run[runs].stripe * k + p) * strip + run[runs].row, .count = run[runs].rows};
+				CHECK_OK(fs_transact(t.fs, blocks_pass, &b, NULL), t.err);
+			}
+			space_rows_done(t.fs, &run[runs++]);
+		}
+		CHECK(space_reserve(t.fs, 1) == -ENOSPC);
+		CHECK_OK(fs_statfs(t.fs, &full), t.err);
+		CHECK(full.bytes_free < empty.bytes_free / 8);
+		/* nodes still find room, however often they move */
+		for (unsigned i = 0; i < 150; i++) {
+			struct bulk b = {.from = i * 7919 % 3000, .count = 20, .step = 17, .size = 700, .version = i};
+			CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
+			CHECK_OK(fs_checkpoint(t.fs), t.err);
+		}
+		CHECK(tree_test_space_is_right(t.fs));
+		for (unsigned i = 0; i < 150; i++) {
+			struct bulk b = {.from = i * 7919 % 3000, .count = 20, .step = 17, .delete = true};
+			CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
+		}
+		CHECK_OK(fs_statfs(t.fs, &full), t.err);
+		for (unsigned i = 0; i < runs; i++) {
+			for (uint32_t p = 0; p < k; p++) {
+				struct blocks b = {.block = (run[i].stripe * k + p) * strip + run[i].row, .count = run[i].rows, .drop = true};
+				CHECK_OK(fs_transact(t.fs, blocks_pass, &b, NULL), t.err);
+			}
+		}
+		CHECK_OK(fs_statfs(t.fs, &after), t.err);
+		CHECK(after.bytes_free > full.bytes_free);
+		struct blocks wrong = {.block = run[0].stripe * k * strip, .count = 1, .drop = true};
+		CHECK(fs_transact(t.fs, blocks_pass, &wrong, NULL) == -EIO);
+		CHECK_OK(fs_checkpoint(t.fs), t.err);
+		if (lap == 1) {
+			CHECK_OK(tree_test_unmount(&t), t.err);
+			CHECK_OK(tree_test_mount(&t), t.err);
+		}
+	}
+	CHECK_OK(fs_checkpoint(t.fs), t.err);
+	CHECK(space_reserve(t.fs, 100) == 0);
+	CHECK_OK(fs_statfs(t.fs, &after), t.err);
+	space_unreserve(t.fs, 100);
+	CHECK_OK(fs_statfs(t.fs, &empty), t.err);
+	CHECK(empty.bytes_free == after.bytes_free + 100 * BLOCK_BYTES);
+	free(run);
+	tree_test_end(&t);
+}
+
+static void test_full(void **state)
+{
+	(void)state;
+	raid_test_run(full_body, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
+/* An unclean stop, then the log zone of two members is wiped, twice: replay must find every block in some copy, and make all equal. */
+static int wipe_log(struct tree_test *t, unsigned a, unsigned b)
+{
+	static uint8_t junk[65536];
+	unsigned member[2] = {a, b};
+	for (unsigned i = 0; i < 2; i++) {
+		int fd = open(t->drives.path[member[i]], O_RDWR);
+		if (fd < 0)
+			return -errno;
+		for (off_t at = 1 << 20; at < 3 << 20; at += 65536)
+			if (pwrite(fd, junk, sizeof(junk), at) != sizeof(junk))
+				return -EIO;
+		close(fd);
+	}
+	return 0;
+}
+static void copies_body(void *arg)
+{
+	struct tree_test t;
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 6, 5, 16u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	for (unsigned i = 0; i < 12; i++) {
+		struct bulk b = {.from = i * 100, .count = 60, .step = 1, .size = 1 + i * 40, .version = 9};
+		CHECK_OK(fs_transact_durable(t.fs, bulk_pass, &b), t.err);
+	}
+	t.fs->failed = -EIO; /* as after a loss of power: nothing more is written */
+	CHECK(tree_test_unmount(&t) != 0);
+	for (unsigned round = 0; round < 4; round++) {
+		tree_test_close(&t);
+		CHECK(wipe_log(&t, round, (round + 2) % 5) == 0);
+		CHECK_OK(tree_test_open(&t), t.err);
+		CHECK_OK(tree_test_mount(&t), t.err);
+		if (t.fs->replayed != 12)
+			fprintf(stderr, "round %u replayed %llu\n", round, (unsigned long long)t.fs->replayed);
+		CHECK(t.fs->replayed == 12);
+		for (unsigned i = 0; i < 12 * 60; i++) {
+			static uint8_t value[TREE_VALUE_MAX];
+			struct fs_key key = {.ino = INO, .type = 201, .off = i / 60 * 100 + i % 60};
+			CHECK(tree_get(t.fs, &key, value, sizeof(value)) == (int)(1 + i / 60 * 40));
+		}
+		t.fs->failed = -EIO;
+		CHECK(tree_test_unmount(&t) != 0);
+	}
+	tree_test_end(&t);
+}
+
+static void test_copies(void **state)
+{
+	(void)state;
+	raid_test_run(copies_body, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
 /* Records of a later format, of other features, of another volume; and no record at all. */
 static void refuse_body(void *arg)
 {
@@ -450,6 +617,6 @@ static void test_refuse(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_laps), cmocka_unit_test(test_race),
-		cmocka_unit_test(test_damage), cmocka_unit_test(test_refuse)};
+		cmocka_unit_test(test_damage), cmocka_unit_test(test_full), cmocka_unit_test(test_copies), cmocka_unit_test(test_refuse)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
