@@ -21,14 +21,10 @@ static json_t *request_make(const char *command)
 	return request;
 }
 
-static int request_put(const struct cli *cli, json_t *request, const char *key, const char *value)
+/* Arguments are UTF-8: cli_parse() saw to it. */
+static void request_put(json_t *request, const char *key, const char *value)
 {
-	json_t *string = json_string(value);
-
-	if (!string)
-		return cli_usage(cli, "\"%s\" is not valid UTF-8", key);
-	json_object_set_new(request, key, string);
-	return EXIT_OK;
+	json_object_set_new(request, key, json_string(value));
 }
 
 static json_t *strings_json(const char *const *list, unsigned count)
@@ -138,7 +134,7 @@ static int array_create_run(struct cli *cli)
 	if (status != EXIT_OK)
 		return status;
 	json_t *request = request_make("array.create");
-	request_put(cli, request, "name", cli->args[0]);
+	request_put(request, "name", cli->args[0]);
 	json_object_set_new(request, "level", json_integer((json_int_t)level));
 	json_object_set_new(request, "strip_bytes", json_integer((json_int_t)strip));
 	json_object_set_new(request, "force", json_boolean(cli->force));
@@ -179,8 +175,8 @@ static int array_status_run(struct cli *cli)
 {
 	json_t *request = request_make("array.status");
 
-	if (cli->arg_count && request_put(cli, request, "name", cli->args[0]) != EXIT_OK)
-		return EXIT_USAGE;
+	if (cli->arg_count)
+		request_put(request, "name", cli->args[0]);
 	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
 	if (!result)
 		return EXIT_FAILED;
@@ -226,11 +222,11 @@ static int array_fail_run(struct cli *cli)
 	const char *which = cli->args[1];
 	json_t *request = request_make("array.fail");
 
-	request_put(cli, request, "name", cli->args[0]);
+	request_put(request, "name", cli->args[0]);
 	if (strspn(which, "0123456789") == strlen(which))
 		json_object_set_new(request, "slot", json_integer(strtol(which, NULL, 10)));
-	else if (request_put(cli, request, "drive", which) != EXIT_OK)
-		return EXIT_USAGE;
+	else
+		request_put(request, "drive", which);
 	json_t *result = cli_call(cli, request, 0);
 	if (!result)
 		return EXIT_FAILED;
@@ -248,8 +244,7 @@ static int array_destroy_run(struct cli *cli)
 	char question[200];
 	json_t *request = request_make("array.status");
 
-	if (request_put(cli, request, "name", cli->args[0]) != EXIT_OK)
-		return EXIT_USAGE;
+	request_put(request, "name", cli->args[0]);
 	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
 	if (!result)
 		return EXIT_FAILED;
@@ -260,7 +255,7 @@ static int array_destroy_run(struct cli *cli)
 	if (!cli_confirm(cli, question))
 		return EXIT_FAILED;
 	request = request_make("array.destroy");
-	request_put(cli, request, "name", cli->args[0]);
+	request_put(request, "name", cli->args[0]);
 	result = cli_call(cli, request, 0);
 	if (!result)
 		return EXIT_FAILED;
@@ -320,7 +315,7 @@ static int fs_create_run(struct cli *cli)
 			return EXIT_FAILED;
 	}
 	request = request_make("fs.create");
-	request_put(cli, request, "name", cli->args[0]);
+	request_put(request, "name", cli->args[0]);
 	json_object_set_new(request, "bytes", json_integer((json_int_t)bytes));
 	result = cli_call(cli, request, 0);
 	if (!result)
@@ -337,11 +332,10 @@ static int fs_create_run(struct cli *cli)
 
 static int fs_check_run(struct cli *cli)
 {
-	json_t *request = request_make("fs.check");
-
 	if (fs_name_check(cli) != EXIT_OK)
 		return EXIT_USAGE;
-	request_put(cli, request, "name", cli->args[0]);
+	json_t *request = request_make("fs.check");
+	request_put(request, "name", cli->args[0]);
 	json_object_set_new(request, "data", json_boolean(!cli->quick));
 	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
 	if (!result)
@@ -377,14 +371,11 @@ static int fs_list_run(struct cli *cli)
 
 static int fs_status_run(struct cli *cli)
 {
-	json_t *request = request_make("fs.status");
-
-	if (cli->arg_count && fs_name_check(cli) != EXIT_OK) {
-		json_decref(request);
+	if (cli->arg_count && fs_name_check(cli) != EXIT_OK)
 		return EXIT_USAGE;
-	}
+	json_t *request = request_make("fs.status");
 	if (cli->arg_count)
-		request_put(cli, request, "name", cli->args[0]);
+		request_put(request, "name", cli->args[0]);
 	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
 	if (!result)
 		return EXIT_FAILED;
@@ -411,7 +402,7 @@ static int fs_destroy_run(struct cli *cli)
 	if (!cli_confirm(cli, question))
 		return EXIT_FAILED;
 	json_t *request = request_make("fs.destroy");
-	request_put(cli, request, "name", cli->args[0]);
+	request_put(request, "name", cli->args[0]);
 	json_t *result = cli_call(cli, request, 0);
 	if (!result)
 		return EXIT_FAILED;

@@ -155,6 +155,12 @@ int cli_parse(int argc, char **argv, struct cli *cli)
 	int status;
 
 	for (int i = 1; i < argc; i++) {
+		json_t *utf8 = json_string(argv[i]);
+		if (!utf8)
+			return cli_usage(cli, "argument %d is not valid UTF-8", i);
+		json_decref(utf8);
+	}
+	for (int i = 1; i < argc; i++) {
 		const char *arg = argv[i];
 		if (plain || arg[0] != '-' || !arg[1]) {
 			if (cli->arg_count == CLI_LIST_MAX)

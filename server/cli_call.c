@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define OFFLINE_ARENA (128ull << 20)
+#define OFFLINE_ARENA (64ull << 20)
 #define OFFLINE_CACHE (256ull << 20)
 
 static int config_get(struct cli *cli)

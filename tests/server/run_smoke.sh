@@ -1,11 +1,12 @@
 #!/bin/bash
 # `make run` as somebody uses it who has just unpacked Furrow: the drives are made, /demo is served, files survive a second
 # start, Ctrl-C is a clean end, and a second one is not started by accident. On loopback, with ports of its own.
+# shellcheck disable=SC2016 # what stands in single quotes is for the inner shell
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=$(cd "${FURROW_BUILD:-build}" && pwd)
 work=$(mktemp -d /tmp/furrow-run-XXXXXX)
-server= number=0 failures=0
+server='' number=0 failures=0
 unset MAKEFLAGS MAKELEVEL MFLAGS # it may be make itself that runs this
 
 # shellcheck disable=SC2317

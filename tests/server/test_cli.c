@@ -90,6 +90,7 @@ static void test_usage(void **state)
 		{"array", "expected one of: create, list, status, examine, fail, destroy"},
 		{"array make", "unknown command \"array make\""},
 		{"fs", "needs a verb"},
+		{"fs check $(printf 'a\\377/b')", "argument 5 is not valid UTF-8"},
 		{"--nonsense", "unknown option \"--nonsense\""},
 		{"status --nonsense=3", "unknown option \"--nonsense=3\""},
 		{"status -x", "unknown option \"-x\""},
