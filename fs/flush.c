@@ -228,7 +228,7 @@ static void group_fill(struct flush_group *group)
 
 			if (n == GROUP_RECORDS || ++seen > 2 * GROUP_RECORDS)
 				break;
-			if (record_complete(rec))
+			if (rec->older || record_complete(rec))
 				continue;
 			data->users++;
 			inode_ref(data->inode);
@@ -248,21 +248,35 @@ static int record_order(const void *a, const void *b)
 	return (*x)->block < (*y)->block ? -1 : (*x)->block > (*y)->block;
 }
 
-/* Takes what it may of one inode; true when some is left only because the group is full. */
-static bool group_take_inode(struct flush_group *group, struct inode_data *data)
+enum take_result {
+	TAKE_DONE,
+	TAKE_FULL,   /* some is left because the group is full */
+	TAKE_PARTIAL /* some is left because it became partial, or came, while the group filled others */
+};
+
+/*
+ * Takes what it may of one inode. What stands on a record that another group has under way is left,
+ * and queued again when that group ends.
+ */
+static enum take_result group_take_inode(struct flush_group *group, struct inode_data *data)
 {
+	enum take_result result = TAKE_DONE;
 	struct inode *inode = data->inode;
 	unsigned first = group->n;
-	bool sorted = true, full = false;
+	bool sorted = true;
 
 	list_foreach(node, &data->dirty)
 	{
 		struct block_record *rec = container_of(node, struct block_record, link);
 
-		if (rec->older || !record_complete(rec))
+		if (rec->older)
 			continue;
+		if (!record_complete(rec)) {
+			result = TAKE_PARTIAL;
+			continue;
+		}
 		if (group->n == GROUP_RECORDS) {
-			full = true;
+			result = TAKE_FULL;
 			break;
 		}
 		list_remove(&rec->link);
@@ -282,23 +296,31 @@ static bool group_take_inode(struct flush_group *group, struct inode_data *data)
 		if (!sorted)
 			qsort(group->rec + first, group->n - first, sizeof(group->rec[0]), record_order);
 	}
-	return full;
+	return result;
 }
 
 static void group_take(struct flush_group *group)
 {
 	struct fs_files *files = group->fs->files;
+	struct list again;
 	struct list_node *node;
 
+	list_init(&again);
 	group->n = group->inodes = group->runs = group->slices = 0;
 	group_fill(group);
 	while (group->n < GROUP_RECORDS && (node = list_pop_front(&files->flush_queue))) {
 		struct inode_data *data = container_of(node, struct inode_data, queue_link);
+		enum take_result result;
 
-		/* data_unexclude() and the end of a group queue again what was wanted and is left */
-		if (!data->exclusive && group_take_inode(group, data))
+		if (data->exclusive)
+			continue; /* data_unexclude() queues it again */
+		result = group_take_inode(group, data);
+		if (result == TAKE_FULL)
 			list_push_front(&files->flush_queue, &data->queue_link);
+		else if (result == TAKE_PARTIAL)
+			list_push_back(&again, &data->queue_link);
 	}
+	list_append(&files->flush_queue, &again);
 	group->gathering = false;
 }
 
