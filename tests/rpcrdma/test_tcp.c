@@ -701,9 +701,9 @@ static void test_slow_reader(void **state)
 	atomic_store(&reads, 0);
 	for (uint32_t i = 0; i < CALLS; i++)
 		send_words(fd, i + 1, P_READ, 2, MIB, i);
+	wait_for(atomic_load(&reads) >= 4);
 	usleep(300000);
-	uint32_t ran = atomic_load(&reads);
-	assert_true(ran >= 4 && ran < 24); /* what the sockets and the connection's share of memory take */
+	assert_true(atomic_load(&reads) < 30); /* what the sockets and the connection's share of memory take */
 	null_works();
 	for (uint32_t i = 0; i < CALLS; i++) {
 		uint32_t len;
