@@ -139,6 +139,30 @@ void cache_fini(struct fs *fs)
  * Reading
  */
 
+/* The least recently used one of some. No wait. */
+static bool evict_one(struct fs *fs)
+{
+	struct tree *t = &fs->tree;
+
+	for (unsigned looks = 64; looks && !list_empty(&t->lru); looks--) {
+		struct node *n = container_of(list_last(&t->lru), struct node, node);
+		list_remove(&n->node);
+		/* one with the newest stamp belongs to a transaction that is being prepared */
+		if (n->pins || n->children || n == t->root || n->stamp == t->stamp) {
+			list_push_front(&t->lru, &n->node);
+			continue;
+		}
+		n->parent->child[node_index(n)] = NULL;
+		n->parent->children--;
+		cache_array_free(fs, n->child);
+		buf_put(n->buf);
+		free(n);
+		t->nodes--;
+		return true;
+	}
+	return false;
+}
+
 int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect)
 {
 	struct slice to = {buf, 0, TREE_NODE_BYTES};
@@ -179,11 +203,22 @@ static void node_unpin(struct node *n)
 		free(n);
 }
 
+/* When the arena is used up, clean nodes go before anybody waits. NULL: there was none to evict. No wait. */
+static struct buf *node_buf_try(struct fs *fs)
+{
+	struct buf *buf;
+
+	cache_trim(fs);
+	while (!(buf = buf_try_alloc(TREE_NODE_BYTES)))
+		if (!evict_one(fs))
+			break;
+	return buf;
+}
+
 /* Waits for memory where there is none: everything may have changed after. */
 static struct buf *node_buf(struct fs *fs)
 {
-	cache_trim(fs);
-	struct buf *buf = buf_try_alloc(TREE_NODE_BYTES);
+	struct buf *buf = node_buf_try(fs);
 	return buf ? buf : buf_alloc(TREE_NODE_BYTES);
 }
 
@@ -282,23 +317,10 @@ void cache_use(struct fs *fs, struct node *leaf)
 void cache_trim(struct fs *fs)
 {
 	struct tree *t = &fs->tree;
-	unsigned looks = 64;
+	unsigned many = 64;
 
-	while (t->nodes > t->nodes_limit && !t->holds && looks-- && !list_empty(&t->lru)) {
-		struct node *n = container_of(list_last(&t->lru), struct node, node);
-		list_remove(&n->node);
-		/* one with the newest stamp belongs to a transaction that is being prepared */
-		if (n->pins || n->children || n == t->root || n->stamp == t->stamp) {
-			list_push_front(&t->lru, &n->node);
-			continue;
-		}
-		n->parent->child[node_index(n)] = NULL;
-		n->parent->children--;
-		cache_array_free(fs, n->child);
-		buf_put(n->buf);
-		free(n);
-		t->nodes--;
-	}
+	while (t->nodes > t->nodes_limit && !t->holds && many-- && evict_one(fs))
+		;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -320,8 +342,7 @@ int tree_spares_ensure(struct fs *fs, const struct tree_need *need, bool checkpo
 		struct node *n = node_alloc();
 		if (!n)
 			return -ENOMEM;
-		cache_trim(fs);
-		n->buf = buf_try_alloc(TREE_NODE_BYTES);
+		n->buf = node_buf_try(fs);
 		if (!n->buf) {
 			n->buf = buf_alloc(TREE_NODE_BYTES);
 			spare_put(t, n);

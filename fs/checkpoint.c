@@ -32,7 +32,7 @@
 #include "fs/fs_internal.h"
 
 #define WRITERS 4u
-#define CLEAN_STRIPES 8u /* emptied per checkpoint at most */
+#define CLEAN_STRIPES 32u /* emptied per checkpoint at most */
 
 struct frozen {
 	struct buf *buf;
@@ -287,36 +287,36 @@ static int clean_stripe(struct fs *fs, uint64_t stripe)
 	return rc;
 }
 
+/* Worth it: free stripes are few, or more than half of what nodes take is holes; and the last try gained something. */
+static bool clean_due(const struct fs *fs)
+{
+	const struct space *s = &fs->space;
+	uint64_t room = s->node_stripes * s->stripe_blocks;
+
+	if (s->node_stripes < 4 || room - s->live_nodes < 2ull * s->stripe_blocks)
+		return false;
+	return s->live_nodes * 2 < room || (space_low(fs) && s->free != fs->checkpoint.stuck);
+}
+
 static int clean_nodes(struct fs *fs)
 {
 	struct space *s = &fs->space;
 	struct tree *t = &fs->tree;
-	uint64_t victim[CLEAN_STRIPES];
-	uint32_t live[CLEAN_STRIPES];
-	unsigned n = 0;
-	bool short_of = s->free < 2 * s->reserve;
+	uint64_t victim[CLEAN_STRIPES], nodes = t->dirty_count;
+	uint64_t most = s->free > 2 ? (s->free - 2) * (s->stripe_blocks / NODE_BLOCKS) / 2 : 0;
+	unsigned n = space_victims(fs, STRIPE_NODES, victim, CLEAN_STRIPES);
 
-	if (s->node_stripes < 4 || (!short_of && s->live_nodes * 2 > s->node_stripes * s->stripe_blocks))
-		return 0;
-	for (uint64_t i = 0; i < s->stripes; i++) {
-		uint32_t value = s->table[i];
-		if (stripe_class(value) != STRIPE_NODES || s->flags[i] || stripe_live(value) * 4 > s->stripe_blocks * 3)
-			continue;
-		/* keeps the sparsest, in order */
-		if (n == CLEAN_STRIPES && live[n - 1] <= stripe_live(value))
-			continue;
-		unsigned at = n < CLEAN_STRIPES ? n++ : n - 1;
-		for (; at > 0 && live[at - 1] > stripe_live(value); at--) {
-			live[at] = live[at - 1];
-			victim[at] = victim[at - 1];
-		}
-		live[at] = stripe_live(value);
-		victim[at] = i;
-	}
-	for (unsigned i = 0; i < n && t->dirty_count + live[i] / NODE_BLOCKS < t->dirty_limit; i++) {
+	if (most > t->dirty_limit)
+		most = t->dirty_limit;
+	for (unsigned i = 0; i < n; i++) {
+		/* with its parents, a node makes two dirty at worst */
+		nodes += 2 * stripe_live(s->table[victim[i]]) / NODE_BLOCKS;
+		if (nodes > most)
+			break;
 		int rc = clean_stripe(fs, victim[i]);
 		if (rc)
 			return rc;
+		fs->checkpoint.cleaned = true;
 	}
 	return 0;
 }
@@ -343,16 +343,18 @@ int checkpoint_run(struct fs *fs, bool clean)
 	struct checkpoint *c = &fs->checkpoint;
 	struct tree *t = &fs->tree;
 	struct plan p = {.fs = fs};
-	uint64_t generation = c->generation + 1;
+	uint64_t generation = c->generation + 1, had = fs->space.free;
 	int rc;
 
 	if (fs->failed)
 		return fs->failed;
-	if (!c->changed && t->dirty_count + t->dead_count <= t->dirty_limit / 2) {
+	bool due = clean_due(fs);
+	if (!c->changed && !due && t->dirty_count + t->dead_count <= t->dirty_limit / 2) {
 		rc = clean ? root_write(fs, true) : 0;
 		goto out;
 	}
-	rc = clean_nodes(fs);
+	c->cleaned = false;
+	rc = due ? clean_nodes(fs) : 0;
 	if (rc)
 		log_warning("fs", "sparse node stripes could not be emptied error=%d", rc);
 	p.tx = tx_new(fs);
@@ -381,6 +383,9 @@ int checkpoint_run(struct fs *fs, bool clean)
 		fs->log.tail = c->log_position;
 		thaw(fs);
 		space_release(fs);
+		c->stuck = c->cleaned && fs->space.free <= had ? fs->space.free : UINT64_MAX;
+		if (c->cleaned && space_nodes_low(fs) && clean_due(fs) && c->wanted <= c->begun)
+			c->wanted = c->begun + 1;
 	}
 out:
 	if (rc && !fs->failed)
@@ -457,11 +462,13 @@ void checkpoint_kick(struct fs *fs)
 int fs_checkpoint(struct fs *fs)
 {
 	struct checkpoint *c = &fs->checkpoint;
-	uint64_t ticket = c->begun + 1;
-
 	assert(reactor_self() == fs->home);
 	if (fs->read_only)
 		return -EROFS;
+	/* who asks for space by asking for a checkpoint gets what cleaning can give */
+	if (space_low(fs))
+		cleaner_wait(fs);
+	uint64_t ticket = c->begun + 1;
 	if (c->wanted < ticket)
 		c->wanted = ticket;
 	wait_queue_wake_all(&c->work);

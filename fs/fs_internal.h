@@ -209,7 +209,7 @@ struct tx {
 		void *arg;
 	} hook[8];
 	unsigned hooks;
-	bool missed, view, hold;
+	bool missed, view, hold, replay;
 	unsigned reruns;
 	struct pkey miss;
 	uint64_t checkpoint; /* tag of the record */
@@ -288,10 +288,11 @@ struct space_flight {
 	uint32_t runs;
 };
 #define SPACE_FLIGHTS 1024u
-#define SPACE_CLASSES 3u
+#define SPACE_CLASSES 4u
+#define SPACE_CLEANER_RESERVE 4u /* stripes beside the reserve for nodes that only the cleaner may take */
 struct space {
 	uint64_t stripes, free, live_data, live_nodes; /* stripes free; blocks live */
-	uint64_t node_stripes;
+	uint64_t node_stripes, data_stripes; /* with anything live */
 	uint64_t reserve;      /* free stripes that only nodes may take */
 	uint64_t promised;     /* blocks */
 	uint32_t stripe_blocks;
@@ -320,7 +321,11 @@ int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe
 int space_lists_ensure(struct fs *fs, size_t more);
 /* Applies, returns the new value for the tree. Node stripes that fall to 0 belong to the checkpoint that freezes now. */
 uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
-bool space_nodes_fit(struct fs *fs, uint64_t groups); /* groups: NODE_BLOCKS rows */
+bool space_nodes_low(const struct fs *fs); /* the tree may not grow any more */
+bool space_low(const struct fs *fs);       /* time to clean */
+/* The sparsest stripes of CLASS that may be emptied, at most MAX, into VICTIM in ascending order of their live count. */
+unsigned space_victims(const struct fs *fs, enum stripe_class class, uint64_t *victim, unsigned max);
+void space_stuck(struct fs *fs, uint64_t stripe); /* could not be emptied: not a victim until its count changes */
 void space_freeze(struct fs *fs);                     /* next becomes now */
 void space_release(struct fs *fs);                    /* the root is durable: now becomes free. Waits (discards) */
 
@@ -338,7 +343,8 @@ struct checkpoint {
 	uint8_t tree_level;
 	uint64_t wanted, begun, ended; /* tickets */
 	bool changed;            /* by others than checkpoints, since the last freeze */
-	bool running, stop, started;
+	bool running, stop, started, cleaned;
+	uint64_t stuck; /* free stripes when emptying node stripes last gained nothing */
 	struct timer timer;
 	struct fs *fs;
 	struct wait_queue work, done;
@@ -353,6 +359,23 @@ int fs_checkpoint(struct fs *fs);
 void checkpoint_changed(struct fs *fs); /* a transaction was applied */
 /* True while transactions must wait: too many nodes are dirty. */
 bool checkpoint_behind(const struct fs *fs);
+
+/* ------------------------------------------------------------------------------------------------
+ * cleaner.c
+ */
+
+struct cleaner {
+	struct fiber *fiber;
+	bool started, stop, stuck;
+	uint64_t stuck_live, stuck_free; /* space when nothing was to be gained */
+	uint64_t wanted, begun, ended;
+	struct wait_queue work, done;
+	uint64_t rounds, moved_blocks, freed_stripes;
+};
+int cleaner_start(struct fs *fs);
+void cleaner_stop(struct fs *fs); /* waits */
+void cleaner_kick(struct fs *fs); /* no wait */
+int cleaner_wait(struct fs *fs);  /* until stripes that can be emptied are, as far as there is need */
 
 struct fs {
 	struct volume *volume;
@@ -372,6 +395,7 @@ struct fs {
 	struct log log;
 	struct space space;
 	struct checkpoint checkpoint;
+	struct cleaner cleaner;
 	struct list tx_idle;
 	unsigned tx_idle_count;
 };

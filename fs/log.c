@@ -411,6 +411,7 @@ static int replay_record(struct fs *fs, const uint8_t *record, uint32_t bytes)
 	if (!tx)
 		return -ENOMEM;
 	tx->limit = LOG_BATCH_BLOCKS * BLOCK_BYTES;
+	tx->replay = true;
 	do {
 		rc = tx_parse(tx, record, bytes);
 		if (!rc)

@@ -228,6 +228,8 @@ static struct fs *fs_new(struct volume *volume, const struct fs_mount_options *o
 	fs->checkpoint.fs = fs;
 	wait_queue_init(&fs->checkpoint.work);
 	wait_queue_init(&fs->checkpoint.done);
+	wait_queue_init(&fs->cleaner.work);
+	wait_queue_init(&fs->cleaner.done);
 	int rc = log_init(fs);
 	if (!rc)
 		rc = cache_init(fs);
@@ -255,6 +257,7 @@ static int fs_stop(struct fs *fs, bool clean)
 {
 	int rc = 0;
 
+	cleaner_stop(fs);
 	if (fs->checkpoint.started)
 		checkpoint_stop(fs);
 	if (clean)
@@ -273,6 +276,8 @@ void fs_fail(struct fs *fs, int rc, const char *what)
 	log_fail(fs);
 	wait_queue_wake_all(&fs->checkpoint.work);
 	wait_queue_wake_all(&fs->checkpoint.done);
+	wait_queue_wake_all(&fs->cleaner.work);
+	wait_queue_wake_all(&fs->cleaner.done);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -424,6 +429,13 @@ int fs_mount(struct volume *volume, const struct fs_mount_options *options, stru
 		if (rc && !err->code)
 			error_set(err, rc, "%s: cannot mount: %s", volume_name(volume), strerror(-rc));
 	}
+	if (!rc && !fs->read_only) {
+		rc = cleaner_start(fs);
+		if (rc) {
+			error_set(err, rc, "%s: cannot start", volume_name(volume));
+			files_unmount(fs);
+		}
+	}
 	if (rc) {
 		fs_stop(fs, false);
 		fs_free(fs);
@@ -445,6 +457,7 @@ static void unmount_home(void *arg)
 
 	if (!fs->read_only && !fs->failed)
 		u->rc = files_flush_all(fs);
+	cleaner_stop(fs); /* it reads through the upper half */
 	int rc = files_unmount(fs);
 	if (!u->rc)
 		u->rc = rc;

@@ -17,7 +17,8 @@
  * filled when a file system stops stay unused until their stripe is free again.
  *
  * Reserves: RESERVE stripes are taken by checkpoints only, so that a full file system can still
- * delete. One tenth of all is not shown to users.
+ * delete, and some more by them and the cleaner. When a third of that is gone nothing may make the
+ * tree larger. One tenth of all is not shown to users.
  */
 #include <stdlib.h>
 
@@ -27,6 +28,7 @@
 #define FLAG_PENDING 3u /* enum stripe_pending */
 #define FLAG_OPEN 4u
 #define FLAG_BUSY 8u /* rows in flight */
+#define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
 
 static bool is_free(const struct space *s, uint64_t stripe)
 {
@@ -57,8 +59,7 @@ static void count_live(struct space *s, uint32_t value, bool add)
 		return;
 	uint64_t *sum = stripe_class(value) == STRIPE_NODES ? &s->live_nodes : &s->live_data;
 	*sum += add ? live : -live;
-	if (stripe_class(value) == STRIPE_NODES)
-		s->node_stripes += add ? 1 : UINT64_MAX;
+	*(stripe_class(value) == STRIPE_NODES ? &s->node_stripes : &s->data_stripes) += add ? 1 : UINT64_MAX;
 }
 
 int space_init(struct fs *fs)
@@ -204,6 +205,7 @@ uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum s
 			pending_add(s, stripe, PENDING_NOW);
 	}
 	bool was = is_free(s, stripe);
+	s->flags[stripe] = (uint8_t)(s->flags[stripe] & ~FLAG_STUCK);
 	count_live(s, old, false);
 	s->table[stripe] = value;
 	count_live(s, value, true);
@@ -307,12 +309,15 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 	struct space *s = &fs->space;
 	struct space_open *open = &s->open[class];
 	uint32_t strip = fs->geometry.strip_blocks;
-	bool can_open = s->free > (class == SPACE_NODES ? 0 : s->reserve);
+	uint64_t leave = class == SPACE_NODES ? 0 : class == SPACE_CLEANER ? s->reserve : s->reserve + SPACE_CLEANER_RESERVE;
+	bool can_open = s->free > leave;
 
 	if (class != SPACE_NODES && s->flights == SPACE_FLIGHTS)
 		return -EAGAIN;
 	if (!rows)
 		return -EINVAL;
+	if (!can_open)
+		cleaner_kick(fs);
 	if (class == SPACE_STREAM && rows >= strip && can_open) {
 		/* a stripe of its own; the open one stays for what is shorter */
 		if (!find_free(s, &run->stripe))
@@ -326,6 +331,8 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 				return -ENOSPC;
 			*open = (struct space_open){true, stripe, 0};
 			flag(s, stripe, 0, FLAG_OPEN);
+			if (space_low(fs))
+				cleaner_kick(fs);
 		}
 		run->stripe = open->stripe;
 		run->row = open->row;
@@ -360,14 +367,46 @@ void space_rows_done(struct fs *fs, const struct row_run *run)
 	flag(s, run->stripe, FLAG_BUSY, 0);
 }
 
-bool space_nodes_fit(struct fs *fs, uint64_t groups)
+/* ------------------------------------------------------------------------------------------------
+ * What is short, and where it could come from
+ */
+
+/* Two thirds of the reserve are left at least: enough for two checkpoints, of which each frees stripes. */
+bool space_nodes_low(const struct fs *fs)
+{
+	return fs->space.free < fs->space.reserve * 2 / 3;
+}
+
+bool space_low(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	const struct space_open *open = &s->open[SPACE_NODES];
-	uint64_t per = fs->geometry.strip_blocks / NODE_BLOCKS;
-	uint64_t rest = open->valid ? (fs->geometry.strip_blocks - open->row) / NODE_BLOCKS : 0;
+	return s->free < s->reserve + SPACE_CLEANER_RESERVE + s->stripes / 12;
+}
 
-	return groups <= rest || groups - rest <= s->free * per;
+unsigned space_victims(const struct fs *fs, enum stripe_class class, uint64_t *victim, unsigned max)
+{
+	const struct space *s = &fs->space;
+	unsigned n = 0;
+
+	for (uint64_t i = 0; i < s->stripes; i++) {
+		uint32_t live = stripe_live(s->table[i]);
+		/* emptying what is nearly full costs more than it gains */
+		if (stripe_class(s->table[i]) != class || s->flags[i] || live * 8ull > s->stripe_blocks * 7ull)
+			continue;
+		if (n == max && stripe_live(s->table[victim[n - 1]]) <= live)
+			continue;
+		unsigned at = n < max ? n++ : n - 1;
+		for (; at > 0 && stripe_live(s->table[victim[at - 1]]) > live; at--)
+			victim[at] = victim[at - 1];
+		victim[at] = i;
+	}
+	return n;
+}
+
+void space_stuck(struct fs *fs, uint64_t stripe)
+{
+	if (fs->space.table[stripe])
+		fs->space.flags[stripe] |= FLAG_STUCK;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -388,19 +427,26 @@ static uint64_t open_rest(const struct fs *fs, enum space_class class)
 }
 
 /*
- * A row may carry one block only, and a promise cannot know; a quarter more than was promised, and two
- * stripes, are kept for padding.
+ * A row may carry one block only, and a promise cannot know: padding is counted at its worst, up to a
+ * twentieth of all.
  */
 int space_reserve(struct fs *fs, uint64_t blocks)
 {
 	struct space *s = &fs->space;
-	uint64_t want = s->promised + blocks;
-	uint64_t room = (s->free > s->reserve ? s->free - s->reserve : 0) * s->stripe_blocks +
-		open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
+	uint64_t want = s->promised + blocks, all = s->stripes * s->stripe_blocks;
+	uint64_t leave = s->reserve + SPACE_CLEANER_RESERVE;
+	uint64_t room = (s->free > leave ? s->free - leave : 0) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) +
+		open_rest(fs, SPACE_SMALL);
+	uint64_t pad = want * (fs->geometry.k - 1);
 
-	if (blocks > s->stripes * s->stripe_blocks || want + want / 4 + 2ull * s->stripe_blocks > room ||
-		s->live_data + s->live_nodes + want > space_shown(s))
+	if (blocks > all)
 		return -ENOSPC;
+	if (pad > all / 20)
+		pad = all / 20;
+	if (want + pad + s->stripe_blocks > room || s->live_data + s->live_nodes + want > space_shown(s)) {
+		cleaner_kick(fs);
+		return -ENOSPC;
+	}
 	s->promised = want;
 	return 0;
 }

@@ -23,6 +23,7 @@
 #define TX_IDLE 32u
 /* So many runs, and the cache keeps everything until the pass is through: its leaves may be more than the cache holds. */
 #define RERUNS_HOLD 64u
+#define GROWTH_NONE 256 /* bytes */
 #define RERUNS_MAX 100000u
 
 struct tx *tx_new(struct fs *fs)
@@ -52,6 +53,7 @@ struct tx *tx_new(struct fs *fs)
 	}
 	tx_reset(tx);
 	tx->view = false;
+	tx->replay = false;
 	tx->hold = false;
 	tx->reruns = 0;
 	tx->limit = TX_BYTES_MAX;
@@ -363,6 +365,29 @@ static int64_t tx_stripe_sum(const struct tx *tx, unsigned i, unsigned *next, en
 	return sum;
 }
 
+/* Would it make the tree larger while there is hardly room for checkpoints? Some bytes more are none of that. */
+static bool tx_grows(const struct tx *tx)
+{
+	struct fs *fs = tx->fs;
+	int64_t more = 0;
+
+	if (!space_nodes_low(fs) || tx->replay || fs->cleaner.fiber == fiber_self())
+		return false;
+	for (unsigned i = 0; i < tx->ops; i++) {
+		const struct tx_op *op = &tx->op[i];
+		struct tree_path path;
+		unsigned slot;
+		if (op->op == LOG_STRIPE)
+			continue;
+		struct node *leaf = tree_descend(fs, &op->key, &path);
+		if (image_find(leaf->buf->data, &op->key, &slot))
+			more -= (int64_t)sizeof(struct slot_disk) + le16_get(image_slots(leaf->buf->data)[slot].len);
+		if (op->op == LOG_PUT)
+			more += (int64_t)sizeof(struct slot_disk) + op->len;
+	}
+	return more > GROWTH_NONE;
+}
+
 int tx_prepare(struct tx *tx, bool checkpoint)
 {
 	struct fs *fs = tx->fs;
@@ -405,6 +430,8 @@ int tx_prepare(struct tx *tx, bool checkpoint)
 	int rc = space_lists_ensure(fs, stripes);
 	if (rc)
 		return rc;
+	if (!checkpoint && tx_grows(tx))
+		return -ENOSPC;
 	return tree_spares_ensure(fs, &need, checkpoint);
 }
 
@@ -473,6 +500,7 @@ int fs_view(struct fs *fs, tx_pass *pass, void *arg)
 int fs_transact(struct fs *fs, tx_pass *pass, void *arg, uint64_t *seq)
 {
 	int rc;
+	bool cleaned = false;
 
 	assert(reactor_self() == fs->home);
 	if (fs->read_only)
@@ -494,6 +522,12 @@ int fs_transact(struct fs *fs, tx_pass *pass, void *arg, uint64_t *seq)
 				rc = log_reserve(fs, tx->bytes, false);
 			if (rc == -EAGAIN)
 				continue;
+			if (rc == -ENOSPC && !cleaned) {
+				/* what was deleted comes back with a checkpoint */
+				cleaned = true;
+				if (!fs_checkpoint(fs))
+					continue;
+			}
 			if (rc)
 				break;
 		}

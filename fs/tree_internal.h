@@ -95,7 +95,7 @@ struct row_run {
 	uint64_t stripe;
 	uint32_t row, rows;
 };
-enum space_class { SPACE_STREAM, SPACE_SMALL, SPACE_NODES };
+enum space_class { SPACE_STREAM, SPACE_SMALL, SPACE_NODES, SPACE_CLEANER };
 /*
  * Takes up to ROWS rows (at least 1) from the open stripe of CLASS: a stream gets whole stripes as
  * far as they go. The rows are the caller's until space_rows_done(), and the stripe is not freed

@@ -37,7 +37,7 @@ static bool value_is(const void *val, size_t len, unsigned i)
 	return memcmp(val, want, len) == 0;
 }
 
-struct change {
+struct changes {
 	unsigned n, largest;
 	uint64_t seed;
 	bool check, deletes;
@@ -51,7 +51,7 @@ struct planned {
 };
 
 /* Queues random changes; the model follows when it was applied. A pass may run often: it plans anew from the same seed. */
-static unsigned change_plan(const struct change *c, struct planned *p)
+static unsigned change_plan(const struct changes *c, struct planned *p)
 {
 	uint64_t seed = c->seed;
 	for (unsigned i = 0; i < c->n; i++) {
@@ -68,7 +68,7 @@ static unsigned change_plan(const struct change *c, struct planned *p)
 
 static int change_pass(struct tx *tx, void *arg)
 {
-	struct change *c = arg;
+	struct changes *c = arg;
 	struct planned p[64];
 	static uint8_t value[TREE_VALUE_MAX];
 	unsigned n = change_plan(c, p);
@@ -97,7 +97,7 @@ static int change_pass(struct tx *tx, void *arg)
 	return 0;
 }
 
-static void change_model(const struct change *c)
+static void change_model(const struct changes *c)
 {
 	struct planned p[64];
 	unsigned n = change_plan(c, p);
@@ -167,7 +167,7 @@ static void model_body(void *arg)
 	t.cache_bytes = 1; /* as little as it takes, so that nodes come and go */
 	CHECK_OK(tree_test_mount(&t), t.err);
 	for (unsigned step = 0; step < 3000; step++) {
-		struct change c = {.n = 1 + (unsigned)(test_random(&seed) % 40),
+		struct changes c = {.n = 1 + (unsigned)(test_random(&seed) % 40),
 			.largest = 400,
 			.seed = test_random(&seed),
 			.check = true,
@@ -419,6 +419,10 @@ static void full_body(void *arg)
 	uint64_t stripes = t.fs->geometry.stripes;
 	struct row_run *run = calloc(stripes * strip, sizeof(*run));
 	uint64_t first_free = 0;
+	for (unsigned i = 0; i < 30; i++) {
+		struct bulk b = {.from = i * 100, .count = 100, .step = 1, .size = 700};
+		CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
+	}
 	for (unsigned lap = 0; lap < 3; lap++) {
 		unsigned runs = 0;
 		CHECK_OK(fs_checkpoint(t.fs), t.err);
@@ -450,10 +454,22 @@ static void full_body(void *arg)
 			CHECK_OK(fs_checkpoint(t.fs), t.err);
 		}
 		CHECK(tree_test_space_is_right(t.fs));
-		for (unsigned i = 0; i < 150; i++) {
-			struct bulk b = {.from = i * 7919 % 3000, .count = 20, .step = 17, .delete = true};
+		/* growing, it is told that there is no more before a checkpoint fails; what shrinks it goes on */
+		unsigned grown = 0;
+		int rc = 0;
+		for (; grown < 400 && !rc; grown++) {
+			struct bulk b = {.from = 100000 + grown * 100, .count = 50, .step = 1, .size = 2000};
+			rc = fs_transact(t.fs, bulk_pass, &b, NULL);
+			if (grown % 10 == 0)
+				CHECK_OK(fs_checkpoint(t.fs), t.err);
+		}
+		CHECK(rc == -ENOSPC);
+		CHECK_OK(fs_checkpoint(t.fs), t.err);
+		for (unsigned i = 0; i < grown; i++) {
+			struct bulk b = {.from = 100000 + i * 100, .count = 50, .step = 1, .delete = true};
 			CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
 		}
+		CHECK_OK(fs_checkpoint(t.fs), t.err);
 		CHECK_OK(fs_statfs(t.fs, &full), t.err);
 		for (unsigned i = 0; i < runs; i++) {
 			for (uint32_t p = 0; p < k; p++) {

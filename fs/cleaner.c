@@ -1,0 +1,531 @@
+/*
+ * The cleaner: empties sparse data stripes, so that there are whole free ones to write to.
+ *
+ * Overwriting and deleting leave holes, and only a stripe without anything live is free. While free
+ * stripes are few (space_low()), a fiber of its own goes in rounds:
+ *
+ *   choose   the sparsest stripes that nobody fills
+ *   find     their blocks' owners by KEY_SUMMARY; that is a hint, and the owner's extent decides
+ *   move     read the blocks (verified), write them in order of file and block into rows of the
+ *            cleaner's own, and let one transaction point the extents to the new places where they
+ *            still are as they were found
+ *   free     a checkpoint, after which the emptied stripes are free
+ *
+ * A round gains the holes of what it empties, less the padding of its last row; it goes on while
+ * that is something. The cleaner has a small reserve of stripes, so that it can begin on a full
+ * file system. Clients do not wait for it unless they need the space (cleaner_wait()).
+ *
+ * A stripe with live blocks that no summary explains stays as it is, and is left alone until its
+ * count changes. Blocks that cannot be read stay where they are too: fs check tells of them.
+ */
+#include "fs/inode_internal.h"
+
+#define ITEMS 512u  /* blocks moved by one transaction */
+#define OWNERS 512u /* summaries of one stripe looked at in one go */
+#define VICTIMS 16u /* stripes chosen at a time */
+#define READERS 8u
+#define RUNS 64u
+
+struct item {
+	uint64_t ino, file_block, from, to;
+	uint32_t sum;
+	struct slice data;
+};
+struct owner {
+	uint64_t key_block, ino, file_block;
+	uint32_t count;
+};
+struct round {
+	struct fs *fs;
+	struct item item[ITEMS];
+	struct owner owner[OWNERS];
+	struct slice slice[ITEMS + 64];
+	struct buf *buf[ITEMS * BLOCK_BYTES / BUF_MAX];
+	struct row_run run[RUNS];
+	unsigned items, owners, runs;
+	/* of the stripe that is looked at */
+	uint64_t stripe, next_block; /* summaries from here on are to be seen */
+	unsigned at;                 /* owner that is looked at */
+	uint64_t at_block;           /* its blocks before this one are done */
+	bool more;
+	/* reading side by side */
+	unsigned next_item;
+	struct wait_group group;
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Finding
+ */
+
+static int owners_pass(struct tx *tx, void *arg)
+{
+	struct round *r = arg;
+	uint64_t blocks = tx_fs(tx)->space.stripe_blocks, end = (r->stripe + 1) * blocks;
+	struct fs_key key = {.type = KEY_SUMMARY, .off = r->next_block};
+
+	r->owners = 0;
+	r->more = true;
+	while (r->owners < OWNERS) {
+		struct summary_disk d;
+		const void *val;
+		size_t len;
+		int rc = tx_next(tx, &key, &val, &len);
+		if (rc == -ENOENT || (!rc && (key.ino || key.type != KEY_SUMMARY || key.off >= end))) {
+			r->more = false;
+			return 0;
+		}
+		if (rc)
+			return rc;
+		if (len == sizeof(d)) {
+			memcpy(&d, val, sizeof(d));
+			r->owner[r->owners++] = (struct owner){
+				key.off, le64_get(d.ino), le64_get(d.file_block), le32_get(d.count)};
+		}
+		key.off++;
+		key.snap = 0;
+	}
+	return 0;
+}
+
+/* Blocks of the owner's extents that lie in the stripe, from at_block on, as long as there is room. */
+static int items_pass(struct tx *tx, void *arg)
+{
+	struct round *r = arg;
+	const struct owner *o = &r->owner[r->at];
+	uint64_t blocks = tx_fs(tx)->space.stripe_blocks, block = r->at_block, end = o->file_block + o->count;
+	unsigned items = r->items;
+
+	while (block < end && items < ITEMS) {
+		struct extent e;
+		int rc = extent_find(tx, o->ino, block, &e);
+		if (rc == -ENOENT || (!rc && e.first >= end)) {
+			block = end;
+			break;
+		}
+		if (rc)
+			return rc;
+		if (block < e.first)
+			block = e.first;
+		for (; block < end && block < e.first + e.count && items < ITEMS; block++) {
+			uint64_t from = e.block + (block - e.first);
+			if (from / blocks != r->stripe)
+				continue;
+			struct item *i = &r->item[items++];
+			i->ino = o->ino;
+			i->file_block = block;
+			i->from = from;
+			i->sum = extent_sum(&e, (uint32_t)(block - e.first));
+		}
+	}
+	r->items = items;
+	r->at_block = block;
+	return 0;
+}
+
+/* Collects blocks of one stripe behind those that there are; true when it has seen all of it. */
+static int stripe_collect(struct round *r, bool *all)
+{
+	*all = false;
+	while (r->items < ITEMS) {
+		if (r->at == r->owners) {
+			if (!r->more) {
+				*all = true;
+				return 0;
+			}
+			int rc = fs_view(r->fs, owners_pass, r);
+			if (rc)
+				return rc;
+			r->at = 0;
+			if (!r->owners)
+				continue;
+			r->next_block = r->owner[r->owners - 1].key_block + 1;
+			r->at_block = r->owner[0].file_block;
+		}
+		int rc = fs_view(r->fs, items_pass, r);
+		if (rc)
+			return rc;
+		if (r->at_block >= r->owner[r->at].file_block + r->owner[r->at].count && ++r->at < r->owners)
+			r->at_block = r->owner[r->at].file_block;
+	}
+	return 0;
+}
+
+static int item_compare(const void *va, const void *vb)
+{
+	const struct item *a = va, *b = vb;
+	if (a->ino != b->ino)
+		return a->ino < b->ino ? -1 : 1;
+	if (a->file_block != b->file_block)
+		return a->file_block < b->file_block ? -1 : 1;
+	return 0;
+}
+
+/* In order of file and block, each once (two hints may have led to it). */
+static void items_sort(struct round *r)
+{
+	unsigned n = 0;
+
+	qsort(r->item, r->items, sizeof(r->item[0]), item_compare);
+	for (unsigned i = 0; i < r->items; i++)
+		if (!n || item_compare(&r->item[n - 1], &r->item[i]))
+			r->item[n++] = r->item[i];
+	r->items = n;
+	for (unsigned i = 0; i < n; i++)
+		r->item[i].data = (struct slice){
+			r->buf[i * BLOCK_BYTES / BUF_MAX], i * BLOCK_BYTES % BUF_MAX, BLOCK_BYTES};
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Moving
+ */
+
+/* Reads runs of items that lie one after the other, until none is left; some of these run side by side. */
+static int items_read_loop(struct round *r)
+{
+	while (r->next_item < r->items) {
+		struct item *i = &r->item[r->next_item];
+		uint32_t sum[64];
+		struct slice to[64];
+		uint32_t n = 0;
+		while (n < 64 && r->next_item < r->items && i[n].ino == i->ino && i[n].file_block == i->file_block + n &&
+			i[n].from == i->from + n) {
+			sum[n] = i[n].sum;
+			to[n] = i[n].data;
+			n++;
+			r->next_item++;
+		}
+		int rc = blocks_read_verified(r->fs, i->ino, i->file_block, i->from, n, sum, to, n);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static void items_reader(void *arg)
+{
+	struct round *r = arg;
+	wait_group_done(&r->group, items_read_loop(r));
+}
+
+static int items_read(struct round *r)
+{
+	r->next_item = 0;
+	wait_group_init(&r->group);
+	for (unsigned i = 1; i < READERS && i < r->items; i++) {
+		wait_group_add(&r->group, 1);
+		if (fiber_spawn(items_reader, r)) {
+			wait_group_done(&r->group, 0);
+			break;
+		}
+	}
+	int rc = items_read_loop(r), other = wait_group_wait(&r->group);
+	return rc ? rc : other;
+}
+
+static int items_write(struct round *r)
+{
+	struct fs *fs = r->fs;
+	const struct volume_geometry *g = &fs->geometry;
+
+	for (unsigned first = 0; first < r->items;) {
+		struct row_run *run = &r->run[r->runs];
+		unsigned n = 0, left = r->items - first;
+		if (r->runs == RUNS)
+			return -ENOSPC;
+		int rc = space_take_rows(fs, SPACE_CLEANER, (left + g->k - 1) / g->k, run);
+		if (rc)
+			return rc;
+		r->runs++;
+		for (uint32_t i = 0; i < run->rows * g->k; i++) {
+			if (i >= left) {
+				r->slice[n++] = (struct slice){buf_zero(), 0, BLOCK_BYTES};
+				continue;
+			}
+			struct item *item = &r->item[first + i];
+			item->to = run->stripe * volume_stripe_blocks(g) + (uint64_t)(i / run->rows) * g->strip_blocks + run->row +
+				i % run->rows;
+			r->slice[n++] = item->data;
+		}
+		rc = volume_write_rows(fs->volume, run->stripe, run->row, run->rows, r->slice, n, VOLUME_DURABLE);
+		if (rc)
+			return rc;
+		first += left < n ? left : n;
+	}
+	return 0;
+}
+
+/* Puts the new places of ITEM[0..N), which follow one another in a file, into its extents. */
+static int extents_add(struct tx *tx, const struct item *item, unsigned n)
+{
+	for (unsigned i = 0; i < n;) {
+		uint8_t sums[EXTENT_BLOCKS_MAX * 4];
+		struct extent e = {.first = item[i].file_block, .block = item[i].to, .sums = sums};
+		while (i < n && e.count < EXTENT_BLOCKS_MAX && item[i].to == e.block + e.count) {
+			le32 sum = le32_put(item[i++].sum);
+			memcpy(sums + (size_t)e.count++ * 4, &sum, 4);
+		}
+		int rc = extent_put(tx, item->ino, &e, 0, e.count);
+		if (!rc)
+			rc = tx_blocks_add(tx, e.block, e.count);
+		if (!rc)
+			rc = tx_summary_add(tx, e.block, e.count, item->ino, e.first);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static bool item_is_in(const struct item *i, uint64_t ino, const struct extent *e)
+{
+	return i->ino == ino && i->file_block >= e->first && i->file_block < e->first + e->count;
+}
+
+static int move_pass(struct tx *tx, void *arg)
+{
+	const struct round *r = arg;
+
+	for (unsigned i = 0; i < r->items;) {
+		const struct item *item = &r->item[i];
+		uint64_t ino = item->ino, from;
+		struct extent e;
+		unsigned end = i, moved = 0;
+		int rc = extent_find(tx, ino, item->file_block, &e);
+		if (rc && rc != -ENOENT)
+			return rc;
+		if (rc || !item_is_in(item, ino, &e)) {
+			i++; /* it is gone */
+			continue;
+		}
+		for (; end < r->items && item_is_in(&r->item[end], ino, &e); end++)
+			moved += r->item[end].from == e.block + (r->item[end].file_block - e.first);
+		if (!moved) {
+			i = end; /* written anew elsewhere */
+			continue;
+		}
+		/* one extent, several of its blocks: what stays is put anew around what moves */
+		struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = e.first};
+		rc = tx_delete(tx, &key);
+		from = e.first;
+		while (!rc && i < end) {
+			unsigned n = 0;
+			uint64_t block = r->item[i].file_block;
+			while (i + n < end && r->item[i + n].file_block == block + n &&
+				r->item[i + n].from == e.block + (block + n - e.first))
+				n++;
+			if (!n) {
+				i++;
+				continue;
+			}
+			if (from < block)
+				rc = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(block - from));
+			if (!rc)
+				rc = tx_blocks_drop(tx, e.block + (block - e.first), n);
+			if (!rc)
+				rc = extents_add(tx, &r->item[i], n);
+			from = block + n;
+			i += n;
+		}
+		if (!rc && from < e.first + e.count)
+			rc = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(e.first + e.count - from));
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int items_move(struct round *r)
+{
+	struct fs *fs = r->fs;
+
+	if (!r->items)
+		return 0;
+	items_sort(r);
+	r->runs = 0;
+	int rc = items_write(r);
+	if (!rc)
+		rc = fs_transact(fs, move_pass, r, NULL);
+	for (unsigned i = 0; i < r->runs; i++)
+		space_rows_done(fs, &r->run[i]);
+	if (!rc)
+		fs->cleaner.moved_blocks += r->items;
+	r->items = 0;
+	return rc;
+}
+
+/* Collects and reads inside one read section, so that no checkpoint gives the blocks to somebody else meanwhile. */
+static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n, unsigned *done)
+{
+	unsigned phase = read_enter(r->fs->files);
+	int rc = 0;
+
+	while (!rc && *done < n && r->items < ITEMS) {
+		bool all;
+		if (r->stripe != victim[*done]) {
+			r->stripe = victim[*done];
+			r->next_block = r->stripe * r->fs->space.stripe_blocks;
+			r->owners = r->at = 0;
+			r->more = true;
+		}
+		rc = stripe_collect(r, &all);
+		if (!rc && all)
+			++*done;
+	}
+	if (!rc && r->items) {
+		items_sort(r);
+		rc = items_read(r);
+	}
+	read_leave(r->fs->files, phase);
+	return rc;
+}
+
+/* One round; *EMPTIED stripes are free after the next checkpoint. -ENOENT: there is none to choose. */
+static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
+{
+	uint64_t victim[VICTIMS];
+	unsigned n = space_victims(fs, STRIPE_DATA, victim, VICTIMS), done = 0;
+	int rc = 0;
+
+	*emptied = 0;
+	if (!n)
+		return -ENOENT;
+	r->items = 0;
+	r->stripe = UINT64_MAX;
+	while (!rc && done < n && !fs->failed && !fs->cleaner.stop) {
+		rc = collect_and_read(r, victim, n, &done);
+		if (!rc)
+			rc = items_move(r);
+	}
+	for (unsigned i = 0; i < n; i++) {
+		uint32_t live;
+		bool nodes;
+		space_stripe_info(fs, victim[i], &live, &nodes);
+		*emptied += live == 0;
+		/* no summary leads to what is left, or it cannot be read */
+		if (live && (i < done || (i == done && rc == -EIO)))
+			space_stuck(fs, victim[i]);
+	}
+	/* its rows were used up: what was emptied gives more */
+	return rc == -ENOSPC || rc == -EIO ? 0 : rc;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The fiber
+ */
+
+static void cleaner_pass(struct fs *fs)
+{
+	struct cleaner *c = &fs->cleaner;
+	struct space *s = &fs->space;
+	struct round *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return;
+	r->fs = fs;
+	for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
+		r->buf[i] = buf_alloc(BUF_MAX);
+	while (!c->stop && !fs->failed && space_low(fs)) {
+		uint64_t had = s->free;
+		unsigned emptied = 0;
+		/* first what is free but for a checkpoint */
+		int rc = s->next.count ? 0 : cleaner_round(fs, r, &emptied);
+		c->rounds++;
+		if (!rc && !emptied && !s->next.count)
+			continue; /* only stripes that nothing explains: they are not chosen again */
+		if (rc && rc != -ENOENT) {
+			log_warning("fs", "cleaning stopped filesystem=%s error=%d", volume_name(fs->volume), rc);
+			break;
+		}
+		if (fs_checkpoint(fs))
+			break;
+		if (s->free > had)
+			c->freed_stripes += s->free - had;
+		if (rc || s->free <= had) {
+			/* no more until something has been dropped */
+			c->stuck = true;
+			c->stuck_live = s->live_data + s->live_nodes;
+			c->stuck_free = s->free;
+			break;
+		}
+	}
+	for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
+		buf_put(r->buf[i]);
+	free(r);
+}
+
+static void cleaner_main(void *arg)
+{
+	struct fs *fs = arg;
+	struct cleaner *c = &fs->cleaner;
+
+	c->fiber = fiber_self();
+	while (!c->stop) {
+		if (c->wanted <= c->begun) {
+			wait_queue_wait(&c->work, NEVER);
+			continue;
+		}
+		c->begun++;
+		c->stuck = false;
+		cleaner_pass(fs);
+		c->ended = c->begun;
+		wait_queue_wake_all(&c->done);
+	}
+	c->fiber = NULL;
+	c->started = false;
+	wait_queue_wake_all(&c->done);
+}
+
+int cleaner_start(struct fs *fs)
+{
+	struct cleaner *c = &fs->cleaner;
+
+	c->started = true;
+	int rc = fiber_spawn(cleaner_main, fs);
+	if (rc)
+		c->started = false;
+	else if (space_low(fs))
+		cleaner_kick(fs);
+	return rc;
+}
+
+void cleaner_stop(struct fs *fs)
+{
+	struct cleaner *c = &fs->cleaner;
+
+	c->stop = true;
+	wait_queue_wake_all(&c->work);
+	while (c->started)
+		wait_queue_wait(&c->done, NEVER);
+}
+
+/* Would it find the same as the last time, when nothing was to be gained? */
+static bool cleaner_hopeless(const struct fs *fs)
+{
+	const struct cleaner *c = &fs->cleaner;
+	const struct space *s = &fs->space;
+
+	return c->stuck && s->next.count == 0 && s->free == c->stuck_free &&
+		s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live;
+}
+
+void cleaner_kick(struct fs *fs)
+{
+	struct cleaner *c = &fs->cleaner;
+
+	if (!c->started || c->wanted > c->begun || c->begun > c->ended || cleaner_hopeless(fs))
+		return;
+	c->wanted = c->begun + 1;
+	wait_queue_wake_all(&c->work);
+}
+
+int cleaner_wait(struct fs *fs)
+{
+	struct cleaner *c = &fs->cleaner;
+
+	if (!c->started || c->fiber == fiber_self())
+		return 0;
+	cleaner_kick(fs);
+	uint64_t ticket = c->wanted;
+	while (c->started && !fs->failed && c->ended < ticket)
+		wait_queue_wait(&c->done, NEVER);
+	return fs->failed;
+}
