@@ -36,6 +36,7 @@ finish() {
 furrow() { "$build/furrow" --config "$FURROW_CONFIG" "$@"; }
 
 config_write() { # [ALLOW-LINE]
+	local allow=${1:-"{clients: 10.0.0.0/8, access: rw, squash: none"\}}
 	cat >"$FURROW_CONFIG" <<Y
 server:
   listen: ["$address", "127.0.0.1"]
@@ -46,7 +47,7 @@ exports:
   - path: /data
     filesystem: a0/data
     allow:
-      - ${1:-'{clients: 10.0.0.0/8, access: rw, squash: none}'}
+      - $allow
       - {clients: 127.0.0.0/8, access: rw, squash: none}
 Y
 }
