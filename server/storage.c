@@ -104,6 +104,33 @@ int storage_volumes_refresh(struct storage *storage, struct storage_array *array
 	return 0;
 }
 
+/*
+ * An array that lacks members: the reason may lie on drives that were found, but hold something else. Appends these
+ * to the sentence, as far as there is room.
+ */
+static void strangers_append(const struct raid_scan *scan, struct error *err)
+{
+	unsigned told = 0, more = 0;
+
+	for (unsigned i = 0; i < scan->count; i++) {
+		const struct drive_info *d = &scan->drive[i];
+		size_t length = strlen(err->text);
+		if (d->content != DRIVE_FOREIGN && d->content != DRIVE_DAMAGED && d->content != DRIVE_UNREADABLE)
+			continue;
+		if (told == 4 || length + strlen(d->path) + sizeof(d->holds) + 40 > sizeof(err->text)) {
+			more++;
+			continue;
+		}
+		snprintf(err->text + length, sizeof(err->text) - length, "; %s%s%s %s",
+			told ? "" : "not members of any array here: ", d->path,
+			d->content == DRIVE_UNREADABLE ? " cannot be read:" : " holds", d->holds);
+		told++;
+	}
+	size_t length = strlen(err->text);
+	if (more && length + 32 < sizeof(err->text))
+		snprintf(err->text + length, sizeof(err->text) - length, "; and %u more", more);
+}
+
 static int array_add(struct storage *storage, const struct raid_scan *scan, const char *name,
 	struct storage_array **out, struct error *err)
 {
@@ -116,6 +143,8 @@ static int array_add(struct storage *storage, const struct raid_scan *scan, cons
 		free(sa);
 		if (strncmp(err->text, "array ", 6) != 0)
 			error_prefix(err, "array %s", name);
+		if (rc == -EIO)
+			strangers_append(scan, err);
 		return rc;
 	}
 	snprintf(sa->name, sizeof(sa->name), "%s", name);
@@ -145,14 +174,10 @@ int storage_array_open(struct storage *storage, const char *name, struct storage
 	if (found) {
 		rc = array_add(storage, &scan, name, array, err);
 	} else {
-		char unread[160] = "";
-		for (unsigned i = 0; i < scan.count; i++)
-			if (scan.drive[i].content == DRIVE_UNREADABLE && !unread[0])
-				snprintf(unread, sizeof(unread), "; %.80s cannot be read: %.60s", scan.drive[i].path,
-					scan.drive[i].holds);
-		rc = error_set(err, -ENOENT, "array %s: none of the %u drives that match %s%s is a member of it%s", name,
+		rc = error_set(err, -ENOENT, "array %s: none of the %u drives that match %s%s is a member of it", name,
 			scan.count, storage->drive_count ? storage->drives[0] : "no pattern",
-			storage->drive_count > 1 ? " and the other patterns" : "", unread);
+			storage->drive_count > 1 ? " and the other patterns" : "");
+		strangers_append(&scan, err);
 	}
 	raid_scan_free(&scan);
 	return rc;

@@ -302,6 +302,14 @@ static void test_missing_members(void **state)
 	json_decref(result);
 	assert_true(sum == drive_sum(3));
 
+	/* a drive that is there, but holds something else by now, is named */
+	uint8_t magic[2] = {0x53, 0xef};
+	drive_make(2);
+	int fd = open(drive[2], O_RDWR);
+	assert_int_equal(pwrite(fd, magic, 2, 1024 + 56), 2);
+	close(fd);
+	run_bad(-EIO, drive[2], "{s:s,s:s}", "command", "fs.check", "name", "a0/data");
+
 	for (unsigned i = 0; i < 3; i++) {
 		snprintf(away, sizeof(away), "%s/away%u", directory, i);
 		unlink(away);
