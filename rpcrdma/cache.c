@@ -23,7 +23,7 @@
 
 #define CACHE_SHARDS 64u
 #define RPC_CACHE_REPLY_MAX 3584u /* and so one fits the room that every request has */
-#define CACHE_INLINE 448u /* holds every NFSv3 reply that is cached: a handle, attributes and two wcc_data */
+#define CACHE_INLINE 448u	  /* holds every NFSv3 reply that is cached: a handle, attributes and two wcc_data */
 
 enum entry_state { ENTRY_FREE, ENTRY_RUNNING, ENTRY_DONE, ENTRY_TOLD };
 
@@ -51,7 +51,8 @@ struct rpc_cache {
 
 static uint64_t tag_hash(const struct rpc_tag *t)
 {
-	return hash_u64(t->client ^ hash_u64(t->xid | (uint64_t)t->procedure << 32 | (uint64_t)t->version << 48) ^ t->program);
+	return hash_u64(
+		t->client ^ hash_u64(t->xid | (uint64_t)t->procedure << 32 | (uint64_t)t->version << 48) ^ t->program);
 }
 
 static bool tag_equal(const struct rpc_tag *a, const struct rpc_tag *b)
@@ -109,8 +110,7 @@ void rpc_cache_destroy(struct rpc_cache *cache)
 
 static struct rpc_cache_entry *entry_find(struct cache_shard *s, uint64_t hash, const struct rpc_tag *tag)
 {
-	htable_foreach_hash(n, &s->table, hash)
-	{
+	htable_foreach_hash (n, &s->table, hash) {
 		struct rpc_cache_entry *e = container_of(n, struct rpc_cache_entry, hash_node);
 		if (tag_equal(&e->tag, tag))
 			return e;
@@ -154,8 +154,9 @@ static bool entry_fill(struct rpc_cache_entry *e, const void *data, uint32_t byt
 	return true;
 }
 
-enum rpc_cache_answer rpc_cache_begin(struct rpc_cache *cache, const struct rpc_tag *tag, struct rpc_cache_entry **entry,
-	const void **replay, uint32_t *replay_bytes, uint8_t *reply, uint32_t room, uint32_t *bytes)
+enum rpc_cache_answer rpc_cache_begin(struct rpc_cache *cache, const struct rpc_tag *tag,
+	struct rpc_cache_entry **entry, const void **replay, uint32_t *replay_bytes, uint8_t *reply, uint32_t room,
+	uint32_t *bytes)
 {
 	uint64_t hash = tag_hash(tag);
 	struct cache_shard *s = shard_of(cache, hash);

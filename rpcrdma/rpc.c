@@ -24,9 +24,9 @@
 #include "rpcrdma/rpcrdma_internal.h"
 #include "xdr/rpc.h"
 
-#define RUN_BYTES 8192u         /* of a request whose message lies in one piece */
+#define RUN_BYTES 8192u		/* of a request whose message lies in one piece */
 #define RUN_BYTES_PIECES 32768u /* else values that straddle pieces are put together in the pool */
-#define RUN_HEAD 4096u          /* at its end: headroom and a short reply */
+#define RUN_HEAD 4096u		/* at its end: headroom and a short reply */
 #define CHECKSUM_BYTES 256u
 #define WAIT_RETRY (5 * NSEC_PER_MSEC)
 #define PAYLOAD_LOOK (100 * NSEC_PER_MSEC)
@@ -40,7 +40,7 @@ struct rpc_run {
 	struct buf *buf, *head_buf;
 	struct rpc_procedure_metrics *metrics;
 	struct rpc_cache_entry *entry;
-	uint64_t charged; /* of shard->used, without payload of the reply */
+	uint64_t charged;	     /* of shard->used, without payload of the reply */
 	uint64_t reserved, attached; /* payload of the reply; reserved >= attached is charged */
 	struct rpc_reply reply;
 	struct slice *slices[XDR_PAYLOADS_MAX]; /* where malloc() gave them */
@@ -65,7 +65,9 @@ static bool call_admit(struct rpc_call *call)
 	struct rpc_shard *shard = conn->shard;
 	uint32_t size = call->pieces > 1 ? RUN_BYTES_PIECES : RUN_BYTES;
 	/* The procedure will want as much again for where the payload stays. */
-	uint64_t charge = (uint64_t)size + (call->reduced_pos != UINT32_MAX ? call->reduced_len : call->bytes > 4096 ? call->bytes : 0);
+	uint64_t charge = (uint64_t)size + (call->reduced_pos != UINT32_MAX ? call->reduced_len
+						   : call->bytes > 4096	    ? call->bytes
+									    : 0);
 
 	if (shard->running && shard->used + charge > shard->limit)
 		return false;
@@ -104,8 +106,8 @@ void rpc_call_received(struct rpc_call *call)
 	call->run = NULL;
 	list_node_init(&call->node);
 	shard->used += call->held;
-	atomic_store_explicit(
-		&conn->calls_total, atomic_load_explicit(&conn->calls_total, memory_order_relaxed) + 1, memory_order_relaxed);
+	atomic_store_explicit(&conn->calls_total, atomic_load_explicit(&conn->calls_total, memory_order_relaxed) + 1,
+		memory_order_relaxed);
 	counter_add(&conn->server->requests, 1);
 	if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
 		conn->transport->drop(call);
@@ -121,20 +123,24 @@ void rpc_call_received(struct rpc_call *call)
 void rpc_waiting_run(struct rpc_shard *shard)
 {
 	struct list_node *n;
+
+	if (shard->waiting_runs) /* or each call dropped here would drop the next on top of this stack */
+		return;
+	shard->waiting_runs = true;
 	while ((n = list_first(&shard->waiting))) {
 		struct rpc_call *call = container_of(n, struct rpc_call, node);
 		if (call->conn->closing || atomic_load_explicit(&shard->server->stopping, memory_order_relaxed)) {
 			list_remove(n);
 			call->conn->transport->drop(call);
-			continue;
-		}
-		if (!call_admit(call)) {
+		} else if (call_admit(call)) {
+			list_remove(n);
+		} else {
 			if (!shard->retry.slot)
 				timer_start(&shard->retry, now_ns() + WAIT_RETRY);
-			return;
+			break;
 		}
-		list_remove(n);
 	}
+	shard->waiting_runs = false;
 }
 
 /* Changes what the reply's payload counts for, and lets others in. */
@@ -275,7 +281,8 @@ static void reply_denied(struct rpc_run *run, uint32_t stat, uint32_t first, uin
 	out->p = out->base;
 	out->payloads = 0;
 	bool fits = xdr_put_u32(out, run->req.xid) && xdr_put_u32(out, REPLY) && xdr_put_u32(out, MSG_DENIED) &&
-		    xdr_put_u32(out, stat) && xdr_put_u32(out, first) && (stat == AUTH_ERROR || xdr_put_u32(out, second));
+		    xdr_put_u32(out, stat) && xdr_put_u32(out, first) &&
+		    (stat == AUTH_ERROR || xdr_put_u32(out, second));
 	if (run->metrics)
 		counter_add(&run->metrics->errors, 1);
 	reply_send(run, fits);
@@ -301,9 +308,9 @@ static uint32_t cred_authsys(struct rpc_request *req, const struct xdr_opaque *b
 
 	/* Decoded by hand, since the groups go to where procedures want them. */
 	xdr_in_init(&in, body->data, body->len, NULL);
-	if (!xdr_get_u32(&in, &stamp) || !xdr_get_opaque(&in, AUTH_SYS_NAME_MAX, &machine) || !xdr_get_u32(&in, &req->cred.uid) ||
-		!xdr_get_u32(&in, &req->cred.gid) || !xdr_get_u32(&in, &req->cred.group_count) ||
-		req->cred.group_count > AUTH_SYS_GIDS_MAX)
+	if (!xdr_get_u32(&in, &stamp) || !xdr_get_opaque(&in, AUTH_SYS_NAME_MAX, &machine) ||
+		!xdr_get_u32(&in, &req->cred.uid) || !xdr_get_u32(&in, &req->cred.gid) ||
+		!xdr_get_u32(&in, &req->cred.group_count) || req->cred.group_count > AUTH_SYS_GIDS_MAX)
 		return RPC_AUTH_BADCRED;
 	for (uint32_t i = 0; i < req->cred.group_count; i++)
 		if (!xdr_get_u32(&in, &req->cred.groups[i]))
@@ -333,8 +340,8 @@ static uint32_t cred_check(struct rpc_request *req, const opaque_auth *cred, con
  * One call
  */
 
-static const struct rpc_program *program_find(struct rpc_server *server, uint32_t program, uint32_t version, unsigned *index,
-	uint32_t *low, uint32_t *high)
+static const struct rpc_program *program_find(
+	struct rpc_server *server, uint32_t program, uint32_t version, unsigned *index, uint32_t *low, uint32_t *high)
 {
 	*low = UINT32_MAX;
 	*high = 0;
@@ -400,8 +407,8 @@ static int procedure_run(struct rpc_run *run, bool *fits)
 		return RPC_SYSTEM_ERR;
 	int rc = proc->run(req);
 	if (rc == RPC_SUCCESS && (run->payload_failed || run->reply.payloads != req->out.payloads)) {
-		log_error("rpc", "a procedure encoded %u payloads and attached %u program=%s procedure=%s", req->out.payloads,
-			run->reply.payloads, req->program->name, proc->name);
+		log_error("rpc", "a procedure encoded %u payloads and attached %u program=%s procedure=%s",
+			req->out.payloads, run->reply.payloads, req->program->name, proc->name);
 		return RPC_SYSTEM_ERR;
 	}
 	return rc;
@@ -418,8 +425,8 @@ static void run_procedure(struct rpc_run *run)
 	if (cached) {
 		struct xdr_out *out = &req->out;
 		uint32_t bytes = 0;
-		switch (rpc_cache_begin(server->cache, &req->tag, &run->entry, &req->replay, &req->replay_bytes, out->base,
-			(uint32_t)(out->end - out->base), &bytes)) {
+		switch (rpc_cache_begin(server->cache, &req->tag, &run->entry, &req->replay, &req->replay_bytes,
+			out->base, (uint32_t)(out->end - out->base), &bytes)) {
 		case RPC_CACHE_HIT:
 			counter_add(&server->cache_hits, 1);
 			fits = bytes <= (size_t)(out->end - out->base);
@@ -440,7 +447,8 @@ static void run_procedure(struct rpc_run *run)
 	int rc = procedure_run(run, &fits);
 	if (run->entry) {
 		if (rc == RPC_SUCCESS && fits)
-			rpc_cache_store(server->cache, run->entry, req->out.base, (uint32_t)(req->out.p - req->out.base));
+			rpc_cache_store(
+				server->cache, run->entry, req->out.base, (uint32_t)(req->out.p - req->out.base));
 		else
 			rpc_cache_forget(server->cache, run->entry);
 		run->entry = NULL;
@@ -543,7 +551,9 @@ static void run_fiber(void *arg)
 		if (stat) {
 			rpc_bad_call(run->server);
 			/* The rpc_auth_stat may be in auth_stat or be what was returned. */
-			uint32_t why = req->auth_stat ? req->auth_stat : stat > 0 && stat < RPC_DROP ? (uint32_t)stat : RPC_AUTH_TOOWEAK;
+			uint32_t why = req->auth_stat		     ? req->auth_stat
+				       : stat > 0 && stat < RPC_DROP ? (uint32_t)stat
+								     : RPC_AUTH_TOOWEAK;
 			reply_denied(run, AUTH_ERROR, why, 0);
 			return;
 		}

@@ -1,22 +1,28 @@
 /*
  * Registration with rpcbind (RFC 1833), through libtirpc, whose calls block and therefore run on a helper thread.
  *
- * Owns nothing that lasts. The netconfig entry is made here and not looked up, since no /etc/netconfig names "rdma"
- * and small systems have no such file. An older registration of the same program, version and netid is replaced:
- * it is from a server that ended without a word.
+ * Owns nothing that lasts: each call connects to rpcbind's own socket, by which it knows that root asks, and goes
+ * again. libtirpc's rpcb_set() is not used, since it makes addresses of the netids of /etc/netconfig only, and "rdma"
+ * is not there. An older registration of the same program, version and netid is replaced: it is from a server that
+ * ended without a word.
  */
 #include <errno.h>
-#include <netinet/in.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-#include <netconfig.h>
 #include <rpc/rpc.h>
+#include <rpc/rpcb_prot.h>
 
 #include "core/core.h"
 
 /* As in rpcrdma.h, whose names libtirpc's headers take for themselves. */
 int rpc_rpcbind_set(uint32_t program, uint32_t version, const char *netid, uint16_t port);
 int rpc_rpcbind_unset(uint32_t program, uint32_t version, const char *netid);
+
+#define RPCBIND_TIMEOUT 3 /* s */
 
 struct rpcbind_request {
 	uint32_t program, version;
@@ -25,40 +31,72 @@ struct rpcbind_request {
 	int result;
 };
 
-static void rpcbind_do(void *arg)
+/* RPCBPROC_SET and _UNSET take a struct rpcb and answer with a bool. */
+static int rpcbind_call(CLIENT *client, rpcproc_t procedure, struct rpcb *what, bool_t *done)
 {
-	struct rpcbind_request *r = arg;
-	char netid[32], inet[] = NC_INET, inet6[] = NC_INET6, tcp[] = NC_TCP, none[] = "";
-	size_t len = strlen(r->netid);
+	struct timeval limit = {.tv_sec = RPCBIND_TIMEOUT};
+	*done = FALSE;
+	if (clnt_call(client, procedure, (xdrproc_t)xdr_rpcb, (char *)what, (xdrproc_t)xdr_bool, (char *)done, limit) !=
+		RPC_SUCCESS)
+		return -EIO;
+	return 0;
+}
 
-	if (len + 1 > sizeof(netid)) {
-		r->result = -EINVAL;
+static int rpcbind_talk(CLIENT *client, const struct rpcbind_request *r)
+{
+	char address[64], netid[32], owner[] = "superuser";
+	size_t len = strlen(r->netid);
+	bool_t done;
+
+	if (!len || len + 1 > sizeof(netid))
+		return -EINVAL;
+	memcpy(netid, r->netid, len + 1);
+	/* A universal address: the any-address, then the port in two decimal bytes (RFC 5665 section 5.2.3). */
+	snprintf(address, sizeof(address), "%s.%u.%u", netid[len - 1] == '6' ? "::" : "0.0.0.0", r->port >> 8,
+		r->port & 255u);
+	struct rpcb what = {
+		.r_prog = r->program, .r_vers = r->version, .r_netid = netid, .r_addr = address, .r_owner = owner};
+	/* To unset what is not set is refused, which does not matter. */
+	int rc = rpcbind_call(client, RPCBPROC_UNSET, &what, &done);
+	if (rc < 0 || !r->port)
+		return rc;
+	rc = rpcbind_call(client, RPCBPROC_SET, &what, &done);
+	return rc < 0 ? rc : done ? 0 : -EACCES;
+}
+
+static void rpcbind_connect(struct rpcbind_request *r)
+{
+	struct sockaddr_un socket_name = {.sun_family = AF_UNIX, .sun_path = _PATH_RPCBINDSOCK};
+	struct netbuf peer = {.maxlen = sizeof(socket_name), .len = sizeof(socket_name), .buf = &socket_name};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	r->result = -ENOENT;
+	if (fd < 0 || connect(fd, (struct sockaddr *)&socket_name, sizeof(socket_name)) < 0) {
+		if (fd >= 0)
+			close(fd);
 		return;
 	}
-	memcpy(netid, r->netid, len + 1);
-	bool v6 = len && netid[len - 1] == '6';
-	struct netconfig config = {.nc_netid = netid,
-		.nc_semantics = NC_TPI_COTS_ORD,
-		.nc_flag = NC_VISIBLE,
-		.nc_protofmly = v6 ? inet6 : inet,
-		.nc_proto = tcp,
-		.nc_device = none};
-	struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons(r->port)};
-	struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_port = htons(r->port)};
-	struct netbuf address = {.maxlen = v6 ? sizeof(any6) : sizeof(any4), .len = v6 ? sizeof(any6) : sizeof(any4)};
-	address.buf = v6 ? (void *)&any6 : (void *)&any4;
+	CLIENT *client = clnt_vc_create(fd, &peer, RPCBPROG, RPCBVERS, 0, 0);
+	if (client) {
+		r->result = rpcbind_talk(client, r);
+		clnt_destroy(client);
+	}
+	close(fd);
+}
 
-	/* RPCBPROC_UNSET of what is not set is refused, which tells nothing; whether anybody answers is what counts. */
-	rpc_createerr.cf_stat = RPC_SUCCESS;
-	bool done = rpcb_unset(r->program, r->version, &config);
-	if (r->port)
-		done = rpcb_set(r->program, r->version, &config, &address);
-	if (done)
-		r->result = 0;
-	else if (rpc_createerr.cf_stat != RPC_SUCCESS)
-		r->result = -ENOENT;
-	else
-		r->result = r->port ? -EACCES : 0;
+/* libtirpc writes without MSG_NOSIGNAL: should rpcbind end at this moment, the signal would end us. */
+static void rpcbind_do(void *arg)
+{
+	static const struct timespec at_once;
+	sigset_t pipe, before;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, &before);
+	rpcbind_connect(arg);
+	while (sigtimedwait(&pipe, NULL, &at_once) == SIGPIPE)
+		;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 int rpc_rpcbind_set(uint32_t program, uint32_t version, const char *netid, uint16_t port)

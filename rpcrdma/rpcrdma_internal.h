@@ -47,13 +47,15 @@ struct rpc_transport {
 	/* Nothing is sent; calls rpc_call_free(CALL). Must not wait. */
 	void (*drop)(struct rpc_call *call);
 	/*
-	 * Waits: the payload that stands in the Read chunk at call->reduced_pos, into TO. 0, or -EIO when the connection is
-	 * lost. NULL: the transport has no chunks. An inline payload never comes here: rpc.c copies it out of the pieces.
+	 * Waits: the payload that stands in the Read chunk at call->reduced_pos, into TO. 0, or -EIO when the
+	 * connection is lost. NULL: the transport has no chunks. An inline payload never comes here: rpc.c copies it
+	 * out of the pieces.
 	 */
-	int (*payload_fetch)(struct rpc_call *call, const struct xdr_payload *payload, const struct slice *to, unsigned n);
+	int (*payload_fetch)(
+		struct rpc_call *call, const struct xdr_payload *payload, const struct slice *to, unsigned n);
 	/*
-	 * Starts closing, on the connection's reactor; must not wait and may come twice. Running calls end as usual. When
-	 * conn->calls is 0 and nothing is in flight the transport calls rpc_connection_end() and frees its memory.
+	 * Starts closing, on the connection's reactor; must not wait and may come twice. Running calls end as usual.
+	 * When conn->calls is 0 and nothing is in flight the transport calls rpc_connection_end() and frees its memory.
 	 */
 	void (*close)(struct rpc_connection *conn);
 	/* conn->calls became smaller; the transport may read on or finish a close. Must not wait. May be NULL. */
@@ -66,13 +68,13 @@ struct rpc_connection {
 	struct rpc_server *server;
 	struct rpc_shard *shard; /* of its reactor */
 	struct sockaddr_storage peer;
-	char peer_text[64];      /* numeric, without port; IPv4-mapped as IPv4 */
-	uint64_t client;         /* rpc_tag.client */
-	uint32_t calls;          /* received and not yet freed */
-	uint64_t payload;        /* bytes of replies that are reserved, made, or not yet sent */
+	char peer_text[64];		 /* numeric, without port; IPv4-mapped as IPv4 */
+	uint64_t client;		 /* rpc_tag.client */
+	uint32_t calls;			 /* received and not yet freed */
+	uint64_t payload;		 /* bytes of replies that are reserved, made, or not yet sent */
 	struct wait_queue payload_queue; /* calls that wait for it to become less */
-	bool closing;            /* set by the transport: new calls are dropped */
-	struct list_node node;   /* in shard->connections: shard lock */
+	bool closing;			 /* set by the transport: new calls are dropped */
+	struct list_node node;		 /* in shard->connections: shard lock */
 	uint64_t since_ns;
 	/* For listings; written on the connection's reactor only. */
 	_Atomic uint64_t calls_total, bytes_in, bytes_out;
@@ -94,17 +96,19 @@ void rpc_connection_end(struct rpc_connection *conn); /* calls is 0. No wait */
 struct rpc_call {
 	struct rpc_connection *conn;
 	/*
-	 * The RPC message in order: on RDMA what follows the transport header, or, for a long call, what the position-zero
-	 * Read chunk held (the transport has fetched it, and the message is complete). Stays in place until reply or drop.
+	 * The RPC message in order: on RDMA what follows the transport header, or, for a long call, what the
+	 * position-zero Read chunk held (the transport has fetched it, and the message is complete). Stays in place
+	 * until reply or drop.
 	 */
 	const struct xdr_piece *piece;
 	uint32_t pieces, bytes;
-	/* A payload that a Read chunk took out of it (position counts from the start of the RPC message), or UINT32_MAX. */
+	/* A payload that a Read chunk took out of it (position counts from the start of the RPC message), or
+	 * UINT32_MAX. */
 	uint32_t reduced_pos, reduced_len;
 	/*
-	 * What the peer can take: most bytes of the reply without payload (RPC header included: the Reply chunk's or the
-	 * inline room; TCP: RPC_HEAD_MAX), and of payload (the Write chunk's room; UINT32_MAX: any). payload_inline: there
-	 * is no Write chunk, so that the payload shares the room for the head.
+	 * What the peer can take: most bytes of the reply without payload (RPC header included: the Reply chunk's or
+	 * the inline room; TCP: RPC_HEAD_MAX), and of payload (the Write chunk's room; UINT32_MAX: any).
+	 * payload_inline: there is no Write chunk, so that the payload shares the room for the head.
 	 */
 	uint32_t reply_head_max, reply_payload_max;
 	bool payload_inline;
@@ -125,29 +129,31 @@ void rpc_call_free(struct rpc_call *call);
  * A reply, to the transport
  */
 
-/* Registered bytes in front of a reply's head that a transport may use for its own header (a TCP marker, an RDMA header that fits). */
+/* Registered bytes in front of a reply's head that a transport may use for its own header (a TCP marker, an RDMA header
+ * that fits). */
 #define RPC_HEADROOM 256u
 /* Most bytes of a head: it lies in one buffer. */
 #define RPC_HEAD_MAX (BUF_MAX - RPC_HEADROOM)
 
 struct rpc_reply_payload {
-	uint32_t pos; /* in the head: goes between head[0, pos) and head[pos, len) */
-	uint32_t len; /* without padding: pad with 0..3 zero bytes when it goes inline */
+	uint32_t pos;	       /* in the head: goes between head[0, pos) and head[pos, len) */
+	uint32_t len;	       /* without padding: pad with 0..3 zero bytes when it goes inline */
 	const struct slice *v; /* len bytes */
 	unsigned n;
 };
 
 struct rpc_reply {
 	/*
-	 * The RPC reply message without its payloads, in an arena buffer (for its lkey); 4-byte aligned, RPC_HEADROOM free
-	 * bytes in front of it.
+	 * The RPC reply message without its payloads, in an arena buffer (for its lkey); 4-byte aligned, RPC_HEADROOM
+	 * free bytes in front of it.
 	 */
 	struct buf *buf;
 	uint8_t *head;
 	uint32_t len;
 	uint32_t payloads;
 	struct rpc_reply_payload payload[XDR_PAYLOADS_MAX]; /* in order of pos */
-	/* The reply does not fit what the peer offered, and nothing was done: RDMA answers ERR_CHUNK. Then there is no head. */
+	/* The reply does not fit what the peer offered, and nothing was done: RDMA answers ERR_CHUNK. Then there is no
+	 * head. */
 	bool too_long;
 	struct list_node node; /* free for the transport: a send queue */
 	struct rpc_call *call;
@@ -171,12 +177,14 @@ struct rpc_shard {
 
 	/* Admission. used: bytes of messages, requests and replies' payload that calls of this reactor hold. */
 	uint64_t used, limit;
-	uint64_t payload;                /* of which for replies' payload */
+	uint64_t payload;		 /* of which for replies' payload */
 	struct wait_queue payload_queue; /* calls that wait for room for theirs */
-	uint32_t running;    /* calls with a fiber or an unsent reply */
-	struct list waiting; /* calls that were not admitted, first come first served; a transport that reads a stream then stops reading */
+	uint32_t running;		 /* calls with a fiber or an unsent reply */
+	struct list waiting; /* calls that were not admitted, first come first served; a transport that reads a stream
+				then stops reading */
+	bool waiting_runs;   /* somebody goes through them: what ends meanwhile need not */
 	struct timer retry;  /* looks at them when no call ends */
-	void *tcp;           /* tcp.c's own: freed by tcp_shard_fini() */
+	void *tcp;	     /* tcp.c's own: freed by tcp_shard_fini() */
 } __attribute__((aligned(64)));
 
 /* Embedded in a transport's listener. */
@@ -215,8 +223,8 @@ void rpc_bytes_out(struct rpc_connection *conn, uint64_t bytes);
 
 /*
  * Memory for something that a transport holds before there is a call (a record that is still coming). False when the
- * shard's limit is reached: then stop receiving for a while. rpc_memory_give() gives it back, at the latest when it moves
- * into a call's `held`, just before rpc_call_received().
+ * shard's limit is reached: then stop receiving for a while. rpc_memory_give() gives it back, at the latest when it
+ * moves into a call's `held`, just before rpc_call_received().
  */
 bool rpc_memory_take(struct rpc_shard *shard, uint64_t bytes);
 void rpc_memory_give(struct rpc_shard *shard, uint64_t bytes);
@@ -226,9 +234,11 @@ void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
 /* Hash of an address without its port, the same after a restart. */
 uint64_t rpc_address_hash(const struct sockaddr *address);
 /* "0.0.0.0" or "::1" and a port, without a look-up; -EINVAL with a sentence. */
-int rpc_address_parse(const char *text, uint16_t port, struct sockaddr_storage *address, socklen_t *bytes, struct error *err);
+int rpc_address_parse(
+	const char *text, uint16_t port, struct sockaddr_storage *address, socklen_t *bytes, struct error *err);
 
-/* rpc.c, for server.c: looks at the waiting calls again; drops them all when the server stops. On the shard's reactor. */
+/* rpc.c, for server.c: looks at the waiting calls again; drops them all when the server stops. On the shard's reactor.
+ */
 void rpc_waiting_run(struct rpc_shard *shard);
 #define RPC_REPLY_HEADER 24u /* xid, REPLY, MSG_ACCEPTED, verifier of AUTH_NONE, accept_stat */
 
@@ -240,17 +250,19 @@ struct rpc_cache;
 struct rpc_cache_entry;
 
 enum rpc_cache_answer {
-	RPC_CACHE_RUN,     /* new: run it, then rpc_cache_store() or _forget() (entry may be NULL: no room to remember it) */
+	RPC_CACHE_RUN, /* new: run it, then rpc_cache_store() or _forget() (entry may be NULL: no room to remember it)
+			*/
 	RPC_CACHE_REPLAY,  /* as RUN, with req->replay from before a restart */
-	RPC_CACHE_HIT,     /* the reply was copied to where it belongs */
+	RPC_CACHE_HIT,	   /* the reply was copied to where it belongs */
 	RPC_CACHE_RUNNING, /* the same call runs at this moment */
 };
 
 int rpc_cache_new(uint32_t entries, struct rpc_cache **cache);
 void rpc_cache_destroy(struct rpc_cache *cache);
 /* On a hit the reply's bytes go to REPLY (at most ROOM) and their number to *BYTES. */
-enum rpc_cache_answer rpc_cache_begin(struct rpc_cache *cache, const struct rpc_tag *tag, struct rpc_cache_entry **entry,
-	const void **replay, uint32_t *replay_bytes, uint8_t *reply, uint32_t room, uint32_t *bytes);
+enum rpc_cache_answer rpc_cache_begin(struct rpc_cache *cache, const struct rpc_tag *tag,
+	struct rpc_cache_entry **entry, const void **replay, uint32_t *replay_bytes, uint8_t *reply, uint32_t room,
+	uint32_t *bytes);
 void rpc_cache_store(struct rpc_cache *cache, struct rpc_cache_entry *entry, const uint8_t *reply, uint32_t bytes);
 void rpc_cache_forget(struct rpc_cache *cache, struct rpc_cache_entry *entry);
 int rpc_cache_put_replay(struct rpc_cache *cache, const struct rpc_tag *tag, const void *replay, uint32_t bytes);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "rpcrdma/rpcrdma_internal.h"
 
@@ -60,7 +61,8 @@ uint64_t rpc_address_hash(const struct sockaddr *address)
 	return checksum64(a, bytes, 0);
 }
 
-int rpc_address_parse(const char *text, uint16_t port, struct sockaddr_storage *address, socklen_t *bytes, struct error *err)
+int rpc_address_parse(
+	const char *text, uint16_t port, struct sockaddr_storage *address, socklen_t *bytes, struct error *err)
 {
 	struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)address;
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)address;
@@ -98,7 +100,8 @@ struct rpc_shard *rpc_shard_pick(struct rpc_server *server, bool rdma)
 	uint32_t least = UINT32_MAX;
 	for (unsigned i = 0; i < server->shards; i++) {
 		struct rpc_shard *s = &server->shard[(first + i) % server->shards];
-		uint32_t n = atomic_load_explicit(rdma ? &s->rdma_connections : &s->tcp_connections, memory_order_relaxed);
+		uint32_t n =
+			atomic_load_explicit(rdma ? &s->rdma_connections : &s->tcp_connections, memory_order_relaxed);
 		n += rdma ? 0 : atomic_load_explicit(&s->tcp_arriving, memory_order_relaxed);
 		if (n < least) {
 			best = s;
@@ -129,7 +132,8 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 	conn->transport = transport;
 	conn->server = server;
 	conn->shard = shard;
-	memcpy(&conn->peer, peer, peer->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+	memcpy(&conn->peer, peer,
+		peer->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
 	conn->client = rpc_address_hash(peer);
 	conn->since_ns = now_ns();
@@ -173,13 +177,13 @@ void rpc_bad_call(struct rpc_server *server)
 	counter_add(&server->bad_calls, 1);
 }
 
-void rpc_connections_foreach(struct rpc_server *server, void (*fn)(void *arg, const struct rpc_connection_info *info), void *arg)
+void rpc_connections_foreach(
+	struct rpc_server *server, void (*fn)(void *arg, const struct rpc_connection_info *info), void *arg)
 {
 	for (unsigned i = 0; i < server->shards; i++) {
 		struct rpc_shard *shard = &server->shard[i];
 		pthread_mutex_lock(&shard->lock);
-		list_foreach(n, &shard->connections)
-		{
+		list_foreach (n, &shard->connections) {
 			struct rpc_connection *c = container_of(n, struct rpc_connection, node);
 			struct rpc_connection_info info = {.rdma = c->transport->rdma,
 				.reactor = i,
@@ -204,8 +208,10 @@ void rpc_status(struct rpc_server *server, struct rpc_status *status)
 		.bytes_in = counter_read(&server->bytes_in),
 		.bytes_out = counter_read(&server->bytes_out)};
 	for (unsigned i = 0; i < server->shards; i++) {
-		status->tcp_connections += atomic_load_explicit(&server->shard[i].tcp_connections, memory_order_relaxed);
-		status->rdma_connections += atomic_load_explicit(&server->shard[i].rdma_connections, memory_order_relaxed);
+		status->tcp_connections +=
+			atomic_load_explicit(&server->shard[i].tcp_connections, memory_order_relaxed);
+		status->rdma_connections +=
+			atomic_load_explicit(&server->shard[i].rdma_connections, memory_order_relaxed);
 	}
 }
 
@@ -229,8 +235,10 @@ static void metrics_register(struct rpc_server *server)
 	counter_register(&server->replies, "furrow_rpc_replies_total", NULL, "RPC replies made");
 	counter_register(&server->cache_hits, "furrow_rpc_cache_hits_total", NULL,
 		"Retransmitted calls that the reply cache answered or dropped");
-	counter_register(&server->bad_calls, "furrow_rpc_bad_calls_total", NULL, "RPC calls that broke a rule of the protocol");
-	counter_register(&server->bytes_in, "furrow_rpc_received_bytes_total", NULL, "Bytes received by all transports");
+	counter_register(
+		&server->bad_calls, "furrow_rpc_bad_calls_total", NULL, "RPC calls that broke a rule of the protocol");
+	counter_register(
+		&server->bytes_in, "furrow_rpc_received_bytes_total", NULL, "Bytes received by all transports");
 	counter_register(&server->bytes_out, "furrow_rpc_sent_bytes_total", NULL, "Bytes sent by all transports");
 }
 
@@ -238,15 +246,18 @@ static int procedures_register(struct rpc_server *server)
 {
 	for (unsigned i = 0; i < server->config.program_count; i++) {
 		const struct rpc_program *p = server->config.programs[i];
-		struct rpc_procedure_metrics *m = server->metrics[i] = calloc(p->procedures ? p->procedures : 1, sizeof(*m));
+		struct rpc_procedure_metrics *m = server->metrics[i] =
+			calloc(p->procedures ? p->procedures : 1, sizeof(*m));
 		if (!m)
 			return -ENOMEM;
 		for (uint32_t k = 0; k < p->procedures; k++) {
 			if (!p->procedure[k].name)
 				continue;
-			snprintf(m[k].labels, sizeof(m[k].labels), "program=\"%s\",procedure=\"%s\"", p->name, p->procedure[k].name);
+			snprintf(m[k].labels, sizeof(m[k].labels), "program=\"%s\",procedure=\"%s\"", p->name,
+				p->procedure[k].name);
 			counter_register(&m[k].calls, "furrow_rpc_calls_total", m[k].labels, "Calls by procedure");
-			counter_register(&m[k].errors, "furrow_rpc_errors_total", m[k].labels, "Calls that failed as RPC");
+			counter_register(
+				&m[k].errors, "furrow_rpc_errors_total", m[k].labels, "Calls that failed as RPC");
 			if (histogram_register(&m[k].latency, "furrow_rpc_latency_seconds", m[k].labels,
 				    "From the arrival of a call to its reply") < 0)
 				return -ENOMEM;
@@ -284,6 +295,16 @@ static void server_free(struct rpc_server *server)
 	free(server);
 }
 
+/* A descriptor for every connection, and some for all else; as many as are allowed. */
+static void descriptors_raise(uint32_t connections)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= connections + 1024ull)
+		return;
+	limit.rlim_cur = connections + 1024ull < limit.rlim_max ? connections + 1024ull : limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int rpc_server_start(const struct rpc_server_config *config, struct rpc_server **out, struct error *err)
 {
 	struct rpc_server *server = aligned_alloc(64, (sizeof(*server) + 63) & ~(size_t)63);
@@ -297,6 +318,7 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 	c->rdma_credits = c->rdma_credits ? c->rdma_credits : 64;
 	c->message_max = c->message_max ? c->message_max : (1u << 20) + (64u << 10);
 	c->cache_entries = c->cache_entries ? c->cache_entries : 8192;
+	descriptors_raise(c->tcp_connections);
 
 	pthread_mutex_init(&server->lock, NULL);
 	list_init(&server->listeners);
@@ -355,8 +377,7 @@ static void stop_connections(void *arg)
 {
 	struct stop_step *step = arg;
 	/* This reactor alone changes the list, and close() may do so: no lock. */
-	list_foreach(n, &step->shard->connections)
-	{
+	list_foreach (n, &step->shard->connections) {
 		struct rpc_connection *c = container_of(n, struct rpc_connection, node);
 		c->transport->close(c);
 	}

@@ -288,7 +288,8 @@ static void peer_broke(struct tcp_connection *c, const char *why)
 /* Four bytes of record mark are there. */
 static bool record_mark(struct tcp_connection *c)
 {
-	uint32_t mark = (uint32_t)c->mark[0] << 24 | (uint32_t)c->mark[1] << 16 | (uint32_t)c->mark[2] << 8 | c->mark[3];
+	uint32_t mark =
+		(uint32_t)c->mark[0] << 24 | (uint32_t)c->mark[1] << 16 | (uint32_t)c->mark[2] << 8 | c->mark[3];
 	uint32_t len = mark & 0x7fffffff, have = c->call ? c->call->bytes : 0;
 
 	c->mark_have = 0;
@@ -540,7 +541,8 @@ static void starved_look(struct timer *timer)
 
 static bool pressed(const struct tcp_shard *t)
 {
-	return !list_empty(&t->starved) || !list_empty(&t->shard->waiting) || !list_empty(&t->shard->payload_queue.waiters);
+	return !list_empty(&t->starved) || !list_empty(&t->shard->waiting) ||
+	       !list_empty(&t->shard->payload_queue.waiters);
 }
 
 void tcp_sweep_soon(struct tcp_shard *t)
@@ -572,8 +574,7 @@ static void records_sweep(struct timer *timer)
 	uint64_t now = now_ns();
 	bool some = false, press = pressed(t);
 
-	list_foreach(n, &t->shard->connections)
-	{
+	list_foreach (n, &t->shard->connections) {
 		struct rpc_connection *conn = container_of(n, struct rpc_connection, node);
 		if (conn->transport != &tcp_transport || conn->closing)
 			continue;
@@ -693,7 +694,8 @@ static void tcp_arrive(void *arg)
 	int rc = rpc_connection_begin(&c->conn, server, &tcp_transport, &peer.any);
 	if (rc < 0) {
 		if (rc == -EMFILE)
-			log_warning("rpc", "connection refused: too many peer limit=%u", server->config.tcp_connections);
+			log_warning(
+				"rpc", "connection refused: too many peer limit=%u", server->config.tcp_connections);
 		free(c);
 		close(fd);
 		return;
@@ -719,7 +721,6 @@ struct tcp_listener {
 	bool single, stopping; /* single: a kernel without multishot accept */
 	struct io accept;
 	struct timer again;
-	struct fiber *waiter;
 };
 
 static void accept_start(struct tcp_listener *l);
@@ -747,11 +748,8 @@ static void accept_done(struct io *io)
 	}
 	if (io->pending)
 		return;
-	if (l->stopping) {
-		if (l->waiter)
-			fiber_wake(l->waiter);
+	if (l->stopping)
 		return;
-	}
 	if (fd == -EINVAL && !l->single) {
 		l->single = true;
 		accept_start(l);
@@ -778,12 +776,9 @@ static void listener_stop_here(void *arg)
 	struct tcp_listener *l = arg;
 	l->stopping = true;
 	timer_stop(&l->again);
-	l->waiter = fiber_self();
 	while (l->accept.pending) {
 		io_cancel(&l->accept);
-		/* a completion of another connection may come first */
-		if (fiber_suspend_until(now_ns() + 10 * NSEC_PER_MSEC) == -ETIME)
-			continue;
+		fiber_sleep(NSEC_PER_MSEC);
 	}
 	close(l->fd);
 	free(l);

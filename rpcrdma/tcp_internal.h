@@ -11,9 +11,9 @@
 struct tcp_call {
 	struct rpc_call call;
 	struct list_node node;
-	uint32_t bytes;       /* of the record so far */
+	uint32_t bytes;	      /* of the record so far */
 	uint32_t held, taken; /* bytes of memory; taken: from the shard's limit already */
-	bool copying;         /* the pieces are buffers of the record's own, the last one with room */
+	bool copying;	      /* the pieces are buffers of the record's own, the last one with room */
 	unsigned pieces;
 	struct xdr_piece piece[TCP_PIECES];
 	struct buf *buf[TCP_PIECES];
@@ -53,7 +53,7 @@ struct tcp_connection {
 	struct rpc_connection conn;
 	struct tcp_shard *tcp;
 	int fd;
-	unsigned busy;         /* a handler is at work: it settles at its end */
+	unsigned busy;	       /* a handler is at work: it settles at its end */
 	struct list_node node; /* tcp_shard.starved */
 
 	struct io receive;
@@ -72,7 +72,7 @@ struct tcp_connection {
 	struct tcp_send *send; /* in flight */
 	bool sweep_seen;       /* since it is in flight, with what the peer had taken then */
 	uint64_t sweep_acked;
-	struct mail mail;      /* to tcp_posted() */
+	struct mail mail; /* to tcp_posted() */
 	bool posted;
 };
 
@@ -96,7 +96,7 @@ void tcp_call_done(struct tcp_call *call);
 /* tcp_send.c */
 void tcp_reply(struct rpc_call *call, struct rpc_reply *reply);
 void tcp_send_abandon(struct tcp_connection *c); /* drops replies that are not in flight */
-void tcp_post(struct tcp_connection *c);         /* tcp_posted() soon, in the loop */
+void tcp_post(struct tcp_connection *c);	 /* tcp_posted() soon, in the loop */
 void tcp_posted(void *arg);
 
 #endif

@@ -5,8 +5,8 @@
  * TCP_SEND_BYTES. It is built once a round (tcp_posted), after all fibers have run, and again when the one before is
  * done: so replies that are ready together leave in one system call, and their order is that of the queue.
  *
- * Nothing is copied: the record mark goes into the headroom of the reply's head, the payload is sent from where it lies.
- * A reply's memory is freed when the kernel has taken its last byte.
+ * Nothing is copied: the record mark goes into the headroom of the reply's head, the payload is sent from where it
+ * lies. A reply's memory is freed when the kernel has taken its last byte.
  *
  * Errors: a send that fails closes the connection; the calls whose replies were queued are freed. The peer comes
  * again with a new connection, and the reply cache knows what was done.
@@ -116,7 +116,9 @@ static void send_start(struct tcp_connection *c)
 		return;
 	}
 	struct iov_list l = {.iov = s->iov, .skip = c->first_sent};
-	list_foreach(n, &c->replies) if (!iov_reply(&l, container_of(n, struct rpc_reply, node))) break;
+	list_foreach (n, &c->replies)
+		if (!iov_reply(&l, container_of(n, struct rpc_reply, node)))
+			break;
 	s->connection = c;
 	s->msg = (struct msghdr){.msg_iov = s->iov, .msg_iovlen = l.count};
 	c->send = s;

@@ -70,16 +70,17 @@ struct xdr_piece {
 struct xdr_in {
 	const uint8_t *base, *p, *end;
 	struct xdr_pool *pool;
-	uint32_t reduced_pos;  /* position of the data that a Read chunk took out of the stream; UINT32_MAX: none */
-	uint32_t reduced_len;  /* its bytes */
-	uint32_t base_pos;     /* position of base in the RPC message; 0 unless there are pieces */
-	uint32_t piece_off;    /* bytes of the first piece that were taken already */
-	uint32_t piece_bytes;  /* bytes that all pieces still hold */
+	uint32_t reduced_pos; /* position of the data that a Read chunk took out of the stream; UINT32_MAX: none */
+	uint32_t reduced_len; /* its bytes */
+	uint32_t base_pos;    /* position of base in the RPC message; 0 unless there are pieces */
+	uint32_t piece_off;   /* bytes of the first piece that were taken already */
+	uint32_t piece_bytes; /* bytes that all pieces still hold */
 	const struct xdr_piece *piece; /* what follows end; NULL: nothing */
 };
 static inline void xdr_in_init(struct xdr_in *in, const void *data, size_t len, struct xdr_pool *pool)
 {
-	*in = (struct xdr_in){.base = data, .p = data, .end = (const uint8_t *)data + len, .pool = pool, .reduced_pos = UINT32_MAX};
+	*in = (struct xdr_in){
+		.base = data, .p = data, .end = (const uint8_t *)data + len, .pool = pool, .reduced_pos = UINT32_MAX};
 }
 /* Position in the RPC message. */
 static inline uint32_t xdr_in_pos(const struct xdr_in *in)

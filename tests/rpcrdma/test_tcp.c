@@ -1,6 +1,6 @@
 /*
- * RPC over TCP: a server with a small program on two reactors, and blocking clients on the test's own thread. Each test ends
- * with all connections closed and every buffer back in the arena.
+ * RPC over TCP: a server with a small program on two reactors, and blocking clients on the test's own thread. Each test
+ * ends with all connections closed and every buffer back in the arena.
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -89,8 +89,9 @@ static int run_write(struct rpc_request *req)
 	slices_put(v, n);
 	if (rc < 0)
 		return RPC_DROP;
-	return xdr_put_u32(&req->out, p.len) && xdr_put_u64(&req->out, sum) && xdr_put_u32(&req->out, tail) ? RPC_SUCCESS
-													     : RPC_SYSTEM_ERR;
+	return xdr_put_u32(&req->out, p.len) && xdr_put_u64(&req->out, sum) && xdr_put_u32(&req->out, tail)
+		       ? RPC_SUCCESS
+		       : RPC_SYSTEM_ERR;
 }
 
 static bool attach(struct rpc_request *req, uint32_t seed, uint32_t len)
@@ -125,7 +126,7 @@ static int run_read2(struct rpc_request *req)
 	if (!xdr_get_u32(&req->in, &len) || !xdr_get_u32(&req->in, &seed) || len > MIB)
 		return RPC_GARBAGE_ARGS;
 	return attach(req, seed, len) && attach(req, seed + 1, len / 2) && xdr_put_u32(&req->out, 77) ? RPC_SUCCESS
-													: RPC_SYSTEM_ERR;
+												      : RPC_SYSTEM_ERR;
 }
 
 static int run_count(struct rpc_request *req)
@@ -209,8 +210,12 @@ static const struct rpc_procedure procedures[P_PROCS] = {
 	[P_READ2] = {.name = "READ2", .run = run_read2, .reply_max = 32},
 	[P_CRED] = {.name = "CRED", .run = run_cred, .reply_max = 100},
 };
-static const struct rpc_program version2 = {
-	.program = PROGRAM, .version = 2, .name = "test2", .procedure = procedures, .procedures = P_PROCS, .authorize = authorize};
+static const struct rpc_program version2 = {.program = PROGRAM,
+	.version = 2,
+	.name = "test2",
+	.procedure = procedures,
+	.procedures = P_PROCS,
+	.authorize = authorize};
 static const struct rpc_program version4 = {
 	.program = PROGRAM, .version = 4, .name = "test4", .procedure = procedures, .procedures = P_PROCS};
 static const struct rpc_program *const programs[] = {&version2, &version4};
@@ -283,7 +288,8 @@ static int start(void **state)
 static int start_small(void **state)
 {
 	(void)state;
-	config = (struct rpc_server_config){.programs = programs, .program_count = 2, .memory = 2 * MIB, .tcp_connections = 8};
+	config = (struct rpc_server_config){
+		.programs = programs, .program_count = 2, .memory = 2 * MIB, .tcp_connections = 8};
 	reactor_call(reactor_get(0), do_start, NULL);
 	return 0;
 }
@@ -323,7 +329,8 @@ static int stop(void **state)
 
 static int client(void)
 {
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in a = {
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
 	struct timeval limit = {.tv_sec = 8};
 	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
@@ -613,7 +620,8 @@ static void write_once(int fd, uint32_t len, uint32_t fragments)
 	xdr_put_u32(&m.out, 0xabcd0000u + len);
 	uint32_t whole = message_len(&m), at = 0;
 	for (uint32_t i = 1; i <= fragments; i++) {
-		uint32_t some = i == fragments ? whole - at : whole / fragments, mark = htonl(some | (i == fragments ? 0x80000000u : 0));
+		uint32_t some = i == fragments ? whole - at : whole / fragments,
+			 mark = htonl(some | (i == fragments ? 0x80000000u : 0));
 		put_all(fd, &mark, 4);
 		put_all(fd, m.out.base + at, some);
 		at += some;
@@ -631,7 +639,8 @@ static void test_write(void **state)
 {
 	(void)state;
 	int fd = client();
-	static const uint32_t lens[] = {0, 1, 3, 4, 100, 4095, 4096, 8100, 8140, 8190, 8192, 20000, 65536, 262144, 1000001, MIB};
+	static const uint32_t lens[] = {
+		0, 1, 3, 4, 100, 4095, 4096, 8100, 8140, 8190, 8192, 20000, 65536, 262144, 1000001, MIB};
 	for (unsigned i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		write_once(fd, lens[i], 1);
 		write_once(fd, lens[i], 3);
@@ -747,12 +756,12 @@ static void test_nonsense(void **state)
 		uint32_t len;
 		uint8_t bytes[44];
 	} all[] = {
-		{4, {0xff, 0xff, 0xff, 0xff}},                                     /* a record of 2 GiB */
-		{4, {0x00, 0x11, 0x00, 0x01}},                                     /* one byte more than message_max */
-		{4, {0x80, 0, 0, 0}},                                              /* an empty record */
-		{8, {0x80, 0, 0, 4, 1, 2, 3, 4}},                                  /* an xid and no more */
-		{12, {0x80, 0, 0, 8, 1, 2, 3, 4, 0, 0, 0, 1}},                     /* a reply */
-		{12, {0x80, 0, 0, 8, 1, 2, 3, 4, 0, 0, 0, 0}},                     /* a call without header */
+		{4, {0xff, 0xff, 0xff, 0xff}},		       /* a record of 2 GiB */
+		{4, {0x00, 0x11, 0x00, 0x01}},		       /* one byte more than message_max */
+		{4, {0x80, 0, 0, 0}},			       /* an empty record */
+		{8, {0x80, 0, 0, 4, 1, 2, 3, 4}},	       /* an xid and no more */
+		{12, {0x80, 0, 0, 8, 1, 2, 3, 4, 0, 0, 0, 1}}, /* a reply */
+		{12, {0x80, 0, 0, 8, 1, 2, 3, 4, 0, 0, 0, 0}}, /* a call without header */
 		{20, {0x80, 0, 0, 16, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 9}},
 		{16, {'G', 'E', 'T', ' ', '/', ' ', 'H', 'T', 'T', 'P', '/', '1', '.', '0', '\r', '\n'}},
 	};
@@ -804,8 +813,8 @@ static void test_fuzz(void **state)
 	null_works();
 }
 
-static uint8_t *raw_call(int fd, uint32_t rpcvers, uint32_t program, uint32_t version, uint32_t procedure, uint32_t flavor,
-	const void *body, uint32_t body_len, uint32_t verf_flavor, uint32_t *len)
+static uint8_t *raw_call(int fd, uint32_t rpcvers, uint32_t program, uint32_t version, uint32_t procedure,
+	uint32_t flavor, const void *body, uint32_t body_len, uint32_t verf_flavor, uint32_t *len)
 {
 	struct message m = {.bytes = malloc(1000)};
 	xdr_out_init(&m.out, m.bytes + 4, 990);
@@ -880,7 +889,8 @@ static void test_errors(void **state)
 		for (uint32_t i = 0; i < groups; i++)
 			assert_int_equal(word(p, 10 + i), i + 1000);
 		free(p);
-		expect(raw_call(fd, 2, PROGRAM, 2, P_CRED, 1, body, bytes - 4, 0, &len), &len, 3, 1, 1, RPC_AUTH_BADCRED);
+		expect(raw_call(fd, 2, PROGRAM, 2, P_CRED, 1, body, bytes - 4, 0, &len), &len, 3, 1, 1,
+			RPC_AUTH_BADCRED);
 		expect(raw_call(fd, 2, PROGRAM, 2, P_CRED, 1, body, bytes, 1, &len), &len, 3, 1, 1, RPC_AUTH_BADVERF);
 	}
 	/* A credential longer than 400 bytes */
@@ -1123,7 +1133,8 @@ static void test_little_memory(void **state)
 	for (uint32_t round = 0; round < 40; round++)
 		for (int i = 0; i < N; i++)
 			send_words(fd[i], round + 1, round % 4 ? P_READ : P_SLEEP, 2, round % 4 ? 300000 : 1, round);
-	/* Reads where there is something: who lets one connection wait for another holds memory that the other needs. */
+	/* Reads where there is something: who lets one connection wait for another holds memory that the other needs.
+	 */
 	struct pollfd p[N];
 	for (int i = 0; i < N; i++)
 		p[i] = (struct pollfd){.fd = fd[i], .events = POLLIN};
@@ -1145,6 +1156,30 @@ static void test_little_memory(void **state)
 	write_once(fd[0], MIB, 1);
 	write_once(fd[0], MIB, 100);
 	close(fd[0]);
+}
+
+/* Hundreds of calls that wait for admission, dropped at once: their connections close, or the server stops. */
+static void test_waiting_dropped(void **state)
+{
+	(void)state;
+	enum { N = 8 };
+	for (int how = 0; how < 2; how++) {
+		int fd[N];
+		atomic_store(&slept, 0);
+		for (int i = 0; i < N; i++)
+			fd[i] = client();
+		for (int i = 0; i < N; i++)
+			for (uint32_t k = 1; k <= 128; k++)
+				send_words(fd[i], k, P_SLEEP, 1, 400, 0);
+		wait_for(atomic_load(&slept) >= 150);
+		assert_true(atomic_load(&slept) <= 2 * MIB / 8192 + 2);
+		if (how == 1)
+			reactor_call(reactor_get(0), do_stop, NULL);
+		for (int i = 0; i < N; i++)
+			close(fd[i]);
+		if (how == 0)
+			wait_for(connections_now() == 0);
+	}
 }
 
 #define with(test) cmocka_unit_test_setup_teardown(test, start, stop)
@@ -1172,6 +1207,7 @@ int main(void)
 		with(test_connections),
 		with(test_stop_running),
 		cmocka_unit_test_setup_teardown(test_little_memory, start_small, stop),
+		cmocka_unit_test_setup_teardown(test_waiting_dropped, start_small, stop),
 	};
 	printf("seed %u\n", SEED);
 	atomic_store(&log_threshold, LOG_ERROR);

@@ -253,7 +253,7 @@ static void no_room(const struct test_type *type)
 	struct xdr_in in;
 	xdr_in_init(&in, message, bytes, NULL);
 	check(decode(type, &in, value));
-	for (size_t room = 0; room < head; room += head > 400 ? head / 200 : 1) {
+	for (size_t room = 0; room<head; room += head> 400 ? head / 200 : 1) {
 		uint8_t *small = malloc(room ? room : 1);
 		struct xdr_out out;
 		xdr_out_init(&out, small, room);
@@ -321,10 +321,10 @@ static void test_wire(void **state)
 
 	static const uint8_t write_args[] = {
 		0, 0, 0, 5, 'h', 'a', 'n', 'd', 'l', 0, 0, 0, /* file */
-		0, 0, 0, 1, 0, 0, 0, 2,                       /* offset */
-		0, 0, 0, 3,                                   /* count */
-		0, 0, 0, 2,                                   /* FILE_SYNC */
-		0, 0, 0, 3, 'x', 'y', 'z', 0,                 /* data */
+		0, 0, 0, 1, 0, 0, 0, 2,			      /* offset */
+		0, 0, 0, 3,				      /* count */
+		0, 0, 0, 2,				      /* FILE_SYNC */
+		0, 0, 0, 3, 'x', 'y', 'z', 0,		      /* data */
 	};
 	struct xdr_in in;
 	WRITE3args args;
@@ -355,7 +355,34 @@ static void test_reduced(void **state)
 {
 	(void)state;
 	static const uint8_t stream[] = {
-		0, 0, 0, 4, 'h', 'a', 'n', 'd', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 5,
+		0,
+		0,
+		0,
+		4,
+		'h',
+		'a',
+		'n',
+		'd',
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		5,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		0,
+		5,
 	};
 	for (uint32_t chunk = 3; chunk < 11; chunk++) {
 		struct xdr_in in;
