@@ -384,6 +384,53 @@ static void test_power_cut_at_every_write(void **state)
 	raid_test_run(every_write_body, NULL);
 }
 
+/* A write that begins while another one is still putting the loss of a member on record waits for that record too. */
+struct slow_loss {
+	struct rig *rig;
+	struct wait_group group;
+	int result;
+};
+
+static void slow_loss_fiber(void *arg)
+{
+	struct slow_loss *s = arg;
+	s->result = stripe_write(s->rig, 0, 1, VOLUME_DURABLE);
+	wait_group_done(&s->group, 0);
+}
+
+static void order_body(void *arg)
+{
+	(void)arg;
+	struct rig r;
+	rig_make(&r, 6, 5);
+	CHECK(!test_failure[0]);
+	struct slow_loss s = {.rig = &r};
+	wait_group_init(&s.group);
+	wait_group_add(&s.group, 1);
+	fault_inject(r.t.path[1], FAULT_WRITE_ERROR, 1, 0);
+	/* the row, then the superblock, which takes its time on this drive */
+	fault_inject(r.t.path[2], FAULT_DELAY, 2, 200 * NSEC_PER_MSEC);
+	CHECK(fiber_spawn(slow_loss_fiber, &s) == 0);
+	fiber_sleep(50 * NSEC_PER_MSEC);
+	CHECK(state_on_drive(&r, 2, 1) == FORMAT_MEMBER_ACTIVE);
+	CHECK(stripe_write(&r, 1, 2, VOLUME_DURABLE) == 0);
+	CHECK(state_on_drive(&r, 2, 1) == FORMAT_MEMBER_FAILED);
+	struct payload p;
+	payload_make(&p, BLOCK_BYTES, BLOCK_BYTES, 3);
+	CHECK(volume_log_write(r.v, 0, p.v, 1) == 0);
+	payload_free(&p);
+	wait_group_wait(&s.group);
+	CHECK(s.result == 0);
+	CHECK(stripe_verify(&r, 0, 1) == 0 && stripe_verify(&r, 1, 2) == 0);
+	rig_end(&r);
+}
+
+static void test_ejection_order(void **state)
+{
+	(void)state;
+	raid_test_run(order_body, NULL);
+}
+
 /* Two reactors write and read while members fail on both: no deadlock, no wrong data. */
 struct storm {
 	struct rig *rig;
@@ -455,6 +502,7 @@ int main(void)
 		cmocka_unit_test(test_close_in_quarantine),
 		cmocka_unit_test(test_volatile_cache),
 		cmocka_unit_test(test_power_cut_at_every_write),
+		cmocka_unit_test(test_ejection_order),
 		cmocka_unit_test(test_storm),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
