@@ -40,6 +40,7 @@ query="version=3&nfsport=$PORT&mountport=$PORT"
 url=nfs://127.0.0.1/demo
 
 start() {
+	: >"$work/log" # what the last one said is not what this one says
 	# in a process group of its own, which cleanup can end
 	setsid etc/demo.sh >"$work/log" 2>&1 &
 	server=$!
@@ -80,6 +81,37 @@ check "reload" furrow reload
 check "check while it serves" furrow fs check demo/demo
 check "a second one refuses to start" bash -c '! etc/demo.sh >"'"$work"'/second" 2>&1 && grep -q "running already" "'"$work"'/second" && [ "$(wc -l <"'"$work"'/second")" = 1 ]'
 check "its drives are refused to others" bash -c "! '$build/furrow' array create x --level 6 --force --yes '$work'/var/drives/d*.img --control /nonexistent/socket"
+# a second array while the server runs, up to an export of it and back
+extra=()
+for i in 6 7 8 9; do
+	truncate -s 256M "$work/var/drives/d$i.img"
+	extra+=("$work/var/drives/d$i.img")
+done
+cp "$work/var/furrow.yaml" "$work/before.yaml"
+check "an array is made beside the server" furrow array create extra --level 1 --yes "${extra[@]}"
+check "and the server knows it" bash -c "'$build/furrow' array status extra --config '$work/var/furrow.yaml' | grep -q healthy"
+check "a file system is made by the server" furrow fs create extra/more --yes
+check "and is mounted" bash -c "'$build/furrow' fs list --config '$work/var/furrow.yaml' | grep -q '^extra/more *mounted'"
+cat >>"$work/var/furrow.yaml" <<END
+  - path: /more
+    filesystem: extra/more
+    allow: {clients: 127.0.0.1, access: rw, squash: none}
+END
+check "a reload exports it" furrow reload
+if command -v nfs-cp >/dev/null; then
+	check "a file is written there" nfs-cp "$work/file" "nfs://127.0.0.1/more/file?$query"
+	check "and read again" bash -c "nfs-cat 'nfs://127.0.0.1/more/file?$query' | cmp - '$work/file'"
+fi
+check "what is exported is not destroyed" bash -c "! '$build/furrow' fs destroy extra/more --yes --config '$work/var/furrow.yaml'"
+check "nor is its array" bash -c "! '$build/furrow' array destroy extra --yes --config '$work/var/furrow.yaml'"
+echo "  nonsense: 1" >>"$work/var/furrow.yaml"
+check "a reload with a mistake is refused, with its place" bash -c "! '$build/furrow' reload --config '$work/before.yaml' 2>'$work/second' && grep -q 'furrow.yaml:[0-9]*:[0-9]*: ' '$work/second'"
+cp "$work/before.yaml" "$work/var/furrow.yaml"
+check "a reload takes the export away" furrow reload
+check "then the file system can be destroyed" furrow fs destroy extra/more --yes
+check "and the array" furrow array destroy extra --yes
+rm -f "${extra[@]}"
+
 check "SIGINT is a clean end with status 0" stop
 check "a check without a server" furrow fs check demo/demo
 check "starts again" start
@@ -87,7 +119,7 @@ check "starts again" start
 check "a port that is taken is one line with a hint" bash -c 'VAR="'"$work"'/other" etc/demo.sh >"'"$work"'/second" 2>&1; [ $? != 0 ] && [ "$(grep -c . "'"$work"'/second")" = 1 ] && grep -q "PORT=" "'"$work"'/second"'
 check "ends again" stop
 
-# `make run` itself in a terminal: Ctrl-C reaches the server alone, and make ends with 0.
+# `make run` itself in a terminal (without its build): Ctrl-C reaches the server alone, and make ends with 0.
 cat >"$work/terminal.py" <<'END'
 import os, pty, select, sys, time
 pid, terminal = pty.fork()
@@ -116,6 +148,6 @@ print("started", started, "status", status)
 sys.exit(0 if started and status == 0 and b"stopped" in said else 1)
 END
 check "make run in a terminal: Ctrl-C is a clean end with status 0" \
-	timeout 150 python3 "$work/terminal.py" BUILD="$build" VAR="$VAR" PORT="$PORT" METRICS="$METRICS" RDMA=off MEMORY=256MiB
+	timeout 150 python3 "$work/terminal.py" MAKE=true BUILD="$build" VAR="$VAR" PORT="$PORT" METRICS="$METRICS" RDMA=off MEMORY=256MiB
 echo "1..$number"
 [ $failures = 0 ]
