@@ -304,7 +304,7 @@ static int clean_nodes(struct fs *fs)
 	struct tree *t = &fs->tree;
 	uint64_t victim[CLEAN_STRIPES], nodes = t->dirty_count;
 	uint64_t most = s->free > 2 ? (s->free - 2) * (s->stripe_blocks / NODE_BLOCKS) / 2 : 0;
-	unsigned n = space_victims(fs, STRIPE_NODES, victim, CLEAN_STRIPES);
+	unsigned n = space_victims(fs, STRIPE_NODES, s->stripe_blocks - s->stripe_blocks / 8, victim, CLEAN_STRIPES);
 
 	if (most > t->dirty_limit)
 		most = t->dirty_limit;

@@ -12,8 +12,10 @@
  *   free     a checkpoint, after which the emptied stripes are free
  *
  * A round gains the holes of what it empties, less the padding of its last row; it goes on while
- * that is something. The cleaner has a small reserve of stripes, so that it can begin on a full
- * file system. Clients do not wait for it unless they need the space (cleaner_wait()).
+ * that is something. While there is time only stripes that are a quarter holes are worth it; when
+ * writers would have to wait, nearly every one. The cleaner has a small reserve of stripes, so that
+ * it can begin on a full file system. Clients wait for it only when they need the space
+ * (cleaner_wait()), and only until there is some.
  *
  * A stripe with live blocks that no summary explains stays as it is, and is left alone until its
  * count changes. Blocks that cannot be read stay where they are too: fs check tells of them.
@@ -25,6 +27,7 @@
 #define VICTIMS 16u /* stripes chosen at a time */
 #define READERS 8u
 #define RUNS 64u
+#define IDLE_ROUNDS 4u /* that gain nothing, and it is given up */
 
 struct item {
 	uint64_t ino, file_block, from, to;
@@ -42,7 +45,7 @@ struct round {
 	struct slice slice[ITEMS + 64];
 	struct buf *buf[ITEMS * BLOCK_BYTES / BUF_MAX];
 	struct row_run run[RUNS];
-	unsigned items, owners, runs;
+	unsigned items, limit, owners, runs; /* limit: of items, by the rows that there are */
 	/* of the stripe that is looked at */
 	uint64_t stripe, next_block; /* summaries from here on are to be seen */
 	unsigned at;                 /* owner that is looked at */
@@ -95,7 +98,7 @@ static int items_pass(struct tx *tx, void *arg)
 	uint64_t blocks = tx_fs(tx)->space.stripe_blocks, block = r->at_block, end = o->file_block + o->count;
 	unsigned items = r->items;
 
-	while (block < end && items < ITEMS) {
+	while (block < end && items < r->limit) {
 		struct extent e;
 		int rc = extent_find(tx, o->ino, block, &e);
 		if (rc == -ENOENT || (!rc && e.first >= end)) {
@@ -106,7 +109,7 @@ static int items_pass(struct tx *tx, void *arg)
 			return rc;
 		if (block < e.first)
 			block = e.first;
-		for (; block < end && block < e.first + e.count && items < ITEMS; block++) {
+		for (; block < end && block < e.first + e.count && items < r->limit; block++) {
 			uint64_t from = e.block + (block - e.first);
 			if (from / blocks != r->stripe)
 				continue;
@@ -126,7 +129,7 @@ static int items_pass(struct tx *tx, void *arg)
 static int stripe_collect(struct round *r, bool *all)
 {
 	*all = false;
-	while (r->items < ITEMS) {
+	while (r->items < r->limit) {
 		if (r->at == r->owners) {
 			if (!r->more) {
 				*all = true;
@@ -358,7 +361,7 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 	unsigned phase = read_enter(r->fs->files);
 	int rc = 0;
 
-	while (!rc && *done < n && r->items < ITEMS) {
+	while (!rc && *done < n && r->items < r->limit) {
 		bool all;
 		if (r->stripe != victim[*done]) {
 			r->stripe = victim[*done];
@@ -382,7 +385,8 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
 {
 	uint64_t victim[VICTIMS];
-	unsigned n = space_victims(fs, STRIPE_DATA, victim, VICTIMS), done = 0;
+	uint32_t all = fs->space.stripe_blocks, most = space_urgent(fs) ? all - all / 32 - fs->geometry.k : all - all / 4;
+	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), done = 0;
 	int rc = 0;
 
 	*emptied = 0;
@@ -391,6 +395,10 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
 	r->items = 0;
 	r->stripe = UINT64_MAX;
 	while (!rc && done < n && !fs->failed && !fs->cleaner.stop) {
+		uint64_t room = space_cleaner_blocks(fs);
+		r->limit = room < ITEMS ? (unsigned)room : ITEMS;
+		if (!r->limit)
+			break;
 		rc = collect_and_read(r, victim, n, &done);
 		if (!rc)
 			rc = items_move(r);
@@ -423,25 +431,31 @@ static void cleaner_pass(struct fs *fs)
 	r->fs = fs;
 	for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
 		r->buf[i] = buf_alloc(BUF_MAX);
+	unsigned idle = 0;
 	while (!c->stop && !fs->failed && space_low(fs)) {
 		uint64_t had = s->free;
 		unsigned emptied = 0;
+		bool urgent = space_urgent(fs);
 		/* first what is free but for a checkpoint */
 		int rc = s->next.count ? 0 : cleaner_round(fs, r, &emptied);
 		c->rounds++;
-		if (!rc && !emptied && !s->next.count)
-			continue; /* only stripes that nothing explains: they are not chosen again */
+		if (!rc && !emptied && !s->next.count && ++idle < IDLE_ROUNDS)
+			continue; /* stripes that nothing explains: they are not chosen again */
 		if (rc && rc != -ENOENT) {
 			log_warning("fs", "cleaning stopped filesystem=%s error=%d", volume_name(fs->volume), rc);
 			break;
 		}
 		if (fs_checkpoint(fs))
 			break;
-		if (s->free > had)
+		if (s->free > had) {
 			c->freed_stripes += s->free - had;
-		if (rc || s->free <= had) {
-			/* no more until something has been dropped */
+			idle = 0;
+		}
+		wait_queue_wake_all(&c->done); /* who found room meanwhile need not wait for the end */
+		/* a checkpoint takes stripes for nodes too, so one that gained nothing says little */
+		if (rc || (s->free <= had && ++idle >= IDLE_ROUNDS)) {
 			c->stuck = true;
+			c->stuck_urgent = urgent;
 			c->stuck_live = s->live_data + s->live_nodes;
 			c->stuck_free = s->free;
 			break;
@@ -503,8 +517,8 @@ static bool cleaner_hopeless(const struct fs *fs)
 	const struct cleaner *c = &fs->cleaner;
 	const struct space *s = &fs->space;
 
-	return c->stuck && s->next.count == 0 && s->free == c->stuck_free &&
-		s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live;
+	return c->stuck && s->next.count == 0 && s->free + s->stripes / 256 >= c->stuck_free &&
+		s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live && (c->stuck_urgent || !space_urgent(fs));
 }
 
 void cleaner_kick(struct fs *fs)
@@ -525,7 +539,7 @@ int cleaner_wait(struct fs *fs)
 		return 0;
 	cleaner_kick(fs);
 	uint64_t ticket = c->wanted;
-	while (c->started && !fs->failed && c->ended < ticket)
+	while (c->started && !fs->failed && c->ended < ticket && !space_has_room(fs))
 		wait_queue_wait(&c->done, NEVER);
 	return fs->failed;
 }

@@ -289,11 +289,12 @@ struct space_flight {
 };
 #define SPACE_FLIGHTS 1024u
 #define SPACE_CLASSES 4u
-#define SPACE_CLEANER_RESERVE 4u /* stripes beside the reserve for nodes that only the cleaner may take */
 struct space {
 	uint64_t stripes, free, live_data, live_nodes; /* stripes free; blocks live */
 	uint64_t node_stripes, data_stripes; /* with anything live */
-	uint64_t reserve;      /* free stripes that only nodes may take */
+	uint64_t reserve;         /* free stripes that only nodes may take */
+	uint64_t cleaner_reserve; /* more of them that the cleaner may take too */
+	uint64_t padding;         /* blocks: most that is kept for the padding of promised ones */
 	uint64_t promised;     /* blocks */
 	uint32_t stripe_blocks;
 	uint32_t *table;  /* per stripe, as stripes_disk */
@@ -323,8 +324,11 @@ int space_lists_ensure(struct fs *fs, size_t more);
 uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
 bool space_nodes_low(const struct fs *fs); /* the tree may not grow any more */
 bool space_low(const struct fs *fs);       /* time to clean */
-/* The sparsest stripes of CLASS that may be emptied, at most MAX, into VICTIM in ascending order of their live count. */
-unsigned space_victims(const struct fs *fs, enum stripe_class class, uint64_t *victim, unsigned max);
+bool space_urgent(const struct fs *fs);    /* writers may have to wait for it */
+bool space_has_room(const struct fs *fs);  /* they need not */
+/* The sparsest stripes of CLASS with at most MOST live blocks, MAX of them, into VICTIM in ascending order of live blocks. */
+unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max);
+uint64_t space_cleaner_blocks(const struct fs *fs); /* that the cleaner can write now */
 void space_stuck(struct fs *fs, uint64_t stripe); /* could not be emptied: not a victim until its count changes */
 void space_freeze(struct fs *fs);                     /* next becomes now */
 void space_release(struct fs *fs);                    /* the root is durable: now becomes free. Waits (discards) */
@@ -366,8 +370,9 @@ bool checkpoint_behind(const struct fs *fs);
 
 struct cleaner {
 	struct fiber *fiber;
-	bool started, stop, stuck;
-	uint64_t stuck_live, stuck_free; /* space when nothing was to be gained */
+	bool started, stop;
+	bool stuck, stuck_urgent; /* nothing was to be gained, when space was like this: */
+	uint64_t stuck_live, stuck_free;
 	uint64_t wanted, begun, ended;
 	struct wait_queue work, done;
 	uint64_t rounds, moved_blocks, freed_stripes;

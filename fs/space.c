@@ -28,6 +28,8 @@
 #define FLAG_PENDING 3u /* enum stripe_pending */
 #define FLAG_OPEN 4u
 #define FLAG_BUSY 8u /* rows in flight */
+#define PADDING_MOST (1ull << 20) /* blocks: 4 GiB */
+
 #define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
 
 static bool is_free(const struct space *s, uint64_t stripe)
@@ -99,14 +101,18 @@ void space_set_reserve(struct fs *fs)
 	uint64_t per = s->stripe_blocks / NODE_BLOCKS;
 	uint64_t limit = t->nodes_limit / 2;
 
-	if (limit > s->stripes * per / 32)
-		limit = s->stripes * per / 32;
+	if (limit > s->stripes * per / 64)
+		limit = s->stripes * per / 64;
 	if (limit > 6000)
 		limit = 6000;
 	if (limit < 32)
 		limit = 32;
 	t->dirty_limit = limit;
 	s->reserve = 2 * ((limit + per - 1) / per) + 3;
+	s->cleaner_reserve = 4 + s->stripes / 64;
+	s->padding = s->stripes * s->stripe_blocks / 20;
+	if (s->padding > PADDING_MOST)
+		s->padding = PADDING_MOST;
 	fs->log.margin = (2 * (limit + 512) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
 	if (fs->log.margin > fs->log.capacity / 8)
 		fs->log.margin = fs->log.capacity / 8;
@@ -309,7 +315,7 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 	struct space *s = &fs->space;
 	struct space_open *open = &s->open[class];
 	uint32_t strip = fs->geometry.strip_blocks;
-	uint64_t leave = class == SPACE_NODES ? 0 : class == SPACE_CLEANER ? s->reserve : s->reserve + SPACE_CLEANER_RESERVE;
+	uint64_t leave = class == SPACE_NODES ? 0 : class == SPACE_CLEANER ? s->reserve : s->reserve + s->cleaner_reserve;
 	bool can_open = s->free > leave;
 
 	if (class != SPACE_NODES && s->flights == SPACE_FLIGHTS)
@@ -377,21 +383,51 @@ bool space_nodes_low(const struct fs *fs)
 	return fs->space.free < fs->space.reserve * 2 / 3;
 }
 
+/* Free stripes that files may have. */
+static uint64_t space_spare(const struct space *s)
+{
+	uint64_t leave = s->reserve + s->cleaner_reserve;
+	return s->free > leave ? s->free - leave : 0;
+}
+
 bool space_low(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	return s->free < s->reserve + SPACE_CLEANER_RESERVE + s->stripes / 12;
+	return space_spare(s) * s->stripe_blocks < s->padding * 3 / 2 + 4ull * s->stripe_blocks;
 }
 
-unsigned space_victims(const struct fs *fs, enum stripe_class class, uint64_t *victim, unsigned max)
+bool space_urgent(const struct fs *fs)
+{
+	const struct space *s = &fs->space;
+	return space_spare(s) < 3 + s->stripes / 32 && space_spare(s) * s->stripe_blocks < PADDING_MOST;
+}
+
+bool space_has_room(const struct fs *fs)
+{
+	const struct space *s = &fs->space;
+	return space_spare(s) * s->stripe_blocks > s->padding + 2ull * s->stripe_blocks;
+}
+
+static uint64_t open_rest(const struct fs *fs, enum space_class class)
+{
+	const struct space_open *open = &fs->space.open[class];
+	return open->valid ? (uint64_t)(fs->geometry.strip_blocks - open->row) * fs->geometry.k : 0;
+}
+
+uint64_t space_cleaner_blocks(const struct fs *fs)
+{
+	const struct space *s = &fs->space;
+	return (s->free > s->reserve ? s->free - s->reserve : 0) * s->stripe_blocks + open_rest(fs, SPACE_CLEANER);
+}
+
+unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max)
 {
 	const struct space *s = &fs->space;
 	unsigned n = 0;
 
 	for (uint64_t i = 0; i < s->stripes; i++) {
 		uint32_t live = stripe_live(s->table[i]);
-		/* emptying what is nearly full costs more than it gains */
-		if (stripe_class(s->table[i]) != class || s->flags[i] || live * 8ull > s->stripe_blocks * 7ull)
+		if (stripe_class(s->table[i]) != class || s->flags[i] || live > most)
 			continue;
 		if (n == max && stripe_live(s->table[victim[n - 1]]) <= live)
 			continue;
@@ -420,29 +456,21 @@ static uint64_t space_shown(const struct space *s)
 	return all - all / 10;
 }
 
-static uint64_t open_rest(const struct fs *fs, enum space_class class)
-{
-	const struct space_open *open = &fs->space.open[class];
-	return open->valid ? (uint64_t)(fs->geometry.strip_blocks - open->row) * fs->geometry.k : 0;
-}
-
 /*
  * A row may carry one block only, and a promise cannot know: padding is counted at its worst, up to a
- * twentieth of all.
+ * twentieth of all or 4 GiB.
  */
 int space_reserve(struct fs *fs, uint64_t blocks)
 {
 	struct space *s = &fs->space;
 	uint64_t want = s->promised + blocks, all = s->stripes * s->stripe_blocks;
-	uint64_t leave = s->reserve + SPACE_CLEANER_RESERVE;
-	uint64_t room = (s->free > leave ? s->free - leave : 0) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) +
-		open_rest(fs, SPACE_SMALL);
+	uint64_t room = space_spare(s) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
 	uint64_t pad = want * (fs->geometry.k - 1);
 
 	if (blocks > all)
 		return -ENOSPC;
-	if (pad > all / 20)
-		pad = all / 20;
+	if (pad > s->padding)
+		pad = s->padding;
 	if (want + pad + s->stripe_blocks > room || s->live_data + s->live_nodes + want > space_shown(s)) {
 		cleaner_kick(fs);
 		return -ENOSPC;

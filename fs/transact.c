@@ -268,9 +268,21 @@ int tx_blocks_drop(struct tx *tx, uint64_t block, uint32_t count)
 
 int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block)
 {
-	struct fs_key key = {.type = KEY_SUMMARY, .off = block};
-	struct summary_disk d = {le64_put(ino), le64_put(file_block), le32_put(count)};
-	return tx_put(tx, &key, &d, sizeof(d));
+	uint64_t per = tx->fs->space.stripe_blocks;
+
+	/* each stripe's own: who empties one looks at its summaries only */
+	while (count) {
+		uint32_t now = per - block % per < count ? (uint32_t)(per - block % per) : count;
+		struct fs_key key = {.type = KEY_SUMMARY, .off = block};
+		struct summary_disk d = {le64_put(ino), le64_put(file_block), le32_put(now)};
+		int rc = tx_put(tx, &key, &d, sizeof(d));
+		if (rc)
+			return rc;
+		block += now;
+		file_block += now;
+		count -= now;
+	}
+	return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------
