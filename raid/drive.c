@@ -24,6 +24,7 @@
 #define DEADLINE_NVME (5 * NSEC_PER_SEC)
 #define DEADLINE_BLOCK (15 * NSEC_PER_SEC)
 #define DEADLINE_FILE (60 * NSEC_PER_SEC) /* writeback of the file system below can stall this long */
+#define DEADLINE_GRACE (20 * NSEC_PER_MSEC)
 #define CMD_TRIES 4
 
 _Atomic uint64_t drive_deadline_override;
@@ -312,12 +313,20 @@ static void batch_give_up(struct drive_batch *batch)
 
 int batch_wait(struct drive_batch *batch)
 {
+	bool late = false;
 	while (batch->pending) {
 		batch->waiter = fiber_self();
 		int r = fiber_suspend_until(batch->deadline);
 		batch->waiter = NULL;
-		if (r == -ETIME && batch->pending && now_ns() >= batch->deadline)
+		if (r != -ETIME || !batch->pending || now_ns() < batch->deadline)
+			continue;
+		if (late) {
 			batch_give_up(batch);
+		} else {
+			/* perhaps it was not the drive that stood still but we: first see what the ring has */
+			late = true;
+			batch->deadline = now_ns() + DEADLINE_GRACE;
+		}
 	}
 	return 0;
 }

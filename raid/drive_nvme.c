@@ -32,6 +32,7 @@
 #define CMD_DATASET 0x09
 #define DATASET_DEALLOCATE (1u << 2)
 #define WRITE_FUA (1u << 30)
+#define DIR_SIZE (PATH_MAX + 80)
 
 static int line_read(const char *path, char *out, size_t size)
 {
@@ -165,7 +166,7 @@ out:
 /* What the block layer would not let through of a passthrough command either. */
 static void queue_limits(struct drive *drive, const char *dir)
 {
-	char path[PATH_MAX + 64], text[32];
+	char path[DIR_SIZE + 64], text[32];
 	snprintf(path, sizeof(path), "%s/queue/max_hw_sectors_kb", dir);
 	if (line_read(path, text, sizeof(text)) == 0) {
 		unsigned long kb = strtoul(text, NULL, 10);
@@ -204,13 +205,13 @@ static int passthrough_open(struct drive *drive, bool claim, struct error *err)
 	drive->nsid = (uint32_t)nsid;
 	if ((r = identify_all(drive, err)))
 		goto fail;
-	char block[96] = "", *dir = malloc(PATH_MAX);
+	char block[96] = "", *dir = malloc(DIR_SIZE);
 	dev_t block_dev = 0;
 	if (!dir) {
 		r = error_set(err, -ENOMEM, "%s: out of memory", path);
 		goto fail;
 	}
-	int found = sibling_find(st.st_rdev, drive->nsid, block, sizeof(block), &block_dev, dir, PATH_MAX);
+	int found = sibling_find(st.st_rdev, drive->nsid, block, sizeof(block), &block_dev, dir, DIR_SIZE);
 	if (found == 0)
 		queue_limits(drive, dir);
 	free(dir);
