@@ -1,8 +1,9 @@
 /*
  * The page that Prometheus scrapes: GET /metrics on the metrics address, plain HTTP, read only.
  *
- * libmicrohttpd serves it on a thread of its own, which sleeps in epoll until somebody connects: it never touches a
- * reactor, and an idle server stays idle. The socket is made here, so that a port in use is one clear sentence.
+ * libmicrohttpd serves it on a thread of its own, which sleeps in epoll until somebody connects, so an idle server stays
+ * idle. For a page it reads counters, and has a fiber of reactor 0 tell about storage: so the stop of this thread
+ * must not block that reactor. The socket is made here, so that a port in use is one clear sentence.
  * Whoever can connect may read; nothing that is said here is secret, and by default only this machine can.
  */
 #include "server/server_internal.h"
@@ -56,6 +57,7 @@ static enum MHD_Result request_answer(void *arg, struct MHD_Connection *connecti
 	if (!out)
 		return MHD_NO;
 	metrics_write(out);
+	storage_metrics_write(out);
 	if (fclose(out) != 0) {
 		free(page);
 		return MHD_NO;
@@ -122,9 +124,15 @@ int metrics_http_start(const struct config *config, struct error *err)
 	return 0;
 }
 
+static void daemon_stop(void *arg)
+{
+	(void)arg;
+	MHD_stop_daemon(daemon_handle);
+}
+
 void metrics_http_stop(void)
 {
 	if (daemon_handle)
-		MHD_stop_daemon(daemon_handle);
+		offload(daemon_stop, NULL);
 	daemon_handle = NULL;
 }

@@ -6,7 +6,7 @@
  *   storage.c   what is open: scan, arrays, volumes, mounted file systems (used by furrowd and by the offline tool)
  *   admin*.c    the commands: a JSON request to a JSON result, on a fiber; run by furrowd for its control
  *               socket, and by `furrow` itself when no server runs
- *   control.c   the control socket (server side), metrics_http.c the /metrics page
+ *   control.c   the control socket (server side), metrics_http.c the /metrics page, storage_metrics.c its part about storage
  *   cli*.c      `furrow`: arguments, tables, confirmation, progress, exit status
  *   exports.c   which client may do what where; access gate; pseudo-root
  *   handle.c    file handles with their MAC
@@ -127,6 +127,9 @@ int storage_fs_mount(struct storage *storage, struct storage_fs *filesystem, uin
 int storage_fs_unmount(struct storage *storage, struct storage_fs *filesystem);
 /* After a volume was made or destroyed. */
 int storage_volumes_refresh(struct storage *storage, struct storage_array *array, struct error *err);
+/* The metrics of arrays and file systems, from a thread that is no reactor; of the storage that was shown last (NULL: none). */
+void storage_metrics_show(struct storage *storage);
+void storage_metrics_write(FILE *out);
 /* exports_build() takes one for each export, and the last exports_put() gives it back. Any thread. */
 void storage_fs_hold(struct storage_fs *filesystem);
 void storage_fs_release(struct storage_fs *filesystem);

@@ -390,11 +390,14 @@ int storage_open(struct storage *storage, char **drives, unsigned drive_count, c
 	}
 	if (rc < 0)
 		storage_close(storage);
+	else
+		storage_metrics_show(storage);
 	return rc;
 }
 
 void storage_close(struct storage *storage)
 {
+	storage_metrics_show(NULL);
 	fiber_lock(&storage->lock);
 	while (!list_empty(&storage->arrays))
 		storage_array_close(storage, container_of(list_first(&storage->arrays), struct storage_array, node));

@@ -76,7 +76,27 @@ if command -v nfs-cp >/dev/null; then
 fi
 check "status" bash -c "'$build/furrow' status --config '$work/var/furrow.yaml' | grep -q '^demo/demo *mounted'"
 check "status as JSON" bash -c "'$build/furrow' status --json --config '$work/var/furrow.yaml' | python3 -c 'import json, sys; s = json.load(sys.stdin); assert s[\"server\"][\"nfs_port\"] == $PORT and s[\"arrays\"][0][\"state\"] == \"healthy\" and len(s[\"arrays\"][0][\"members\"]) == 6'"
-check "metrics" python3 -c "import urllib.request; assert b'furrow_' in urllib.request.urlopen('http://$METRICS/metrics', timeout=10).read()"
+cat >"$work/metrics.py" <<'END'
+import re, sys, urllib.request
+page = urllib.request.urlopen("http://%s/metrics" % sys.argv[1], timeout=10).read().decode()
+seen, types, family = set(), {}, None
+for line in page.splitlines():
+    if line.startswith("# TYPE "):
+        family, kind = line.split()[2:4]
+        assert family not in types, line
+        assert (kind == "counter") == family.endswith("_total"), line
+        types[family] = kind
+    elif not line.startswith("#"):
+        name, labels, value = re.fullmatch(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-z_]+="[^"\\]*",?)*\})? ([-+.0-9eEinfIN]+)', line).groups()
+        float(value)
+        assert re.sub("_(bucket|sum|count)$", "", name) == family or name == family, line
+        assert (name, labels) not in seen, line
+        seen.add((name, labels))
+assert ("furrow_fs_size_bytes", '{fs="demo/demo"}') in seen
+assert ("furrow_array_degraded", '{array="demo"}') in seen
+assert "furrow_rpc_latency_seconds" in types
+END
+check "metrics, in Prometheus' format" python3 "$work/metrics.py" "$METRICS"
 check "reload" furrow reload
 check "check while it serves" furrow fs check demo/demo
 check "a second one refuses to start" bash -c '! etc/demo.sh >"'"$work"'/second" 2>&1 && grep -q "running already" "'"$work"'/second" && [ "$(wc -l <"'"$work"'/second")" = 1 ]'
@@ -112,7 +132,9 @@ check "then the file system can be destroyed" furrow fs destroy extra/more --yes
 check "and the array" furrow array destroy extra --yes
 rm -f "${extra[@]}"
 
-check "SIGINT is a clean end with status 0" stop
+(while python3 "$work/metrics.py" "$METRICS"; do :; done) 2>/dev/null &
+sleep 0.5
+check "SIGINT is a clean end with status 0, also while metrics are read" stop
 check "a check without a server" furrow fs check demo/demo
 check "starts again" start
 [ ! -e "$work/file" ] || ! command -v nfs-cp >/dev/null || check "the data is still there" same "$work/file" file
