@@ -26,6 +26,7 @@ int files_mount(struct fs *fs, struct error *err)
 int files_unmount(struct fs *fs)
 {
 	free(fs->files);
+	fs->files = NULL;
 	return 0;
 }
 int files_flush_all(struct fs *fs)
