@@ -340,7 +340,8 @@ static int arguments_check(const struct admin_command *command, json_t *request,
 	const char *key;
 	json_t *value;
 
-	json_object_foreach(request, key, value) {
+	json_object_foreach(request, key, value)
+	{
 		char word[40];
 		if (!strcmp(key, "command"))
 			continue;

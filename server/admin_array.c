@@ -300,8 +300,8 @@ json_t *admin_array_create(struct admin *admin)
 	json_t *result = NULL;
 
 	create.name = admin_string(admin, "name");
-	if (!create.name || admin_number(admin, "level", &level) < 0 || admin_number(admin, "strip_bytes", &strip) < 0 ||
-		admin_bool(admin, "force", &create.force) < 0 ||
+	if (!create.name || admin_number(admin, "level", &level) < 0 ||
+		admin_number(admin, "strip_bytes", &strip) < 0 || admin_bool(admin, "force", &create.force) < 0 ||
 		admin_strings(admin, "drives", &drives, &create.count) < 0 ||
 		admin_strings(admin, "spares", &spares, &create.spare_count) < 0)
 		goto out;
@@ -407,7 +407,8 @@ json_t *admin_array_destroy(struct admin *admin)
 		const struct storage_fs *sf = container_of(n, struct storage_fs, node);
 		if (!strncmp(sf->name, name, length) && sf->name[length] == '/' && atomic_load(&sf->users)) {
 			error_set(admin->err, -EBUSY,
-				"array %s: file system %s is in use; take its exports out of the configuration and reload first",
+				"array %s: file system %s is in use; take its exports out of the configuration and "
+				"reload first",
 				name, sf->name);
 			return NULL;
 		}

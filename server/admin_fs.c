@@ -164,7 +164,8 @@ json_t *admin_fs_status(struct admin *admin)
  * Create and destroy
  */
 
-/* A volume of that name is there: only one without a file system, left by a creation that was cut short, may be used. */
+/* A volume of that name is there: only one without a file system, left by a creation that was cut short, may be used.
+ */
 static int leftover_check(struct admin *admin, struct storage_fs *sf, struct volume *volume)
 {
 	struct error why = {0};
@@ -173,10 +174,10 @@ static int leftover_check(struct admin *admin, struct storage_fs *sf, struct vol
 	if (rc == -ENOENT)
 		return 0;
 	if (rc == 0)
-		return error_set(admin->err, -EEXIST, "file system %s exists already; furrow fs destroy %s would remove it",
-			sf->name, sf->name);
-	return error_set(admin->err, -EEXIST, "file system %s exists already, but cannot be used: %.300s", sf->name,
-		why.text);
+		return error_set(admin->err, -EEXIST,
+			"file system %s exists already; furrow fs destroy %s would remove it", sf->name, sf->name);
+	return error_set(
+		admin->err, -EEXIST, "file system %s exists already, but cannot be used: %.300s", sf->name, why.text);
 }
 
 json_t *admin_fs_create(struct admin *admin)

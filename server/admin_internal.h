@@ -11,14 +11,15 @@ struct admin {
 	admin_progress_fn *progress;
 	void *progress_arg;
 	struct error *err;
-	json_t *problems; /* sentences about what the result leaves out; becomes "problems" of the result unless empty */
+	json_t *problems; /* sentences about what the result leaves out; becomes "problems" of the result unless empty
+			   */
 };
 
 /* Arguments of the request. A missing or wrong one fills err: NULL, or a negative errno. */
-const char *admin_string(struct admin *admin, const char *key);          /* required */
+const char *admin_string(struct admin *admin, const char *key); /* required */
 int admin_string_optional(struct admin *admin, const char *key, const char **value);
 int admin_number(struct admin *admin, const char *key, uint64_t *value); /* left alone when not there */
-int admin_bool(struct admin *admin, const char *key, bool *value);       /* the same */
+int admin_bool(struct admin *admin, const char *key, bool *value);	 /* the same */
 /* A list of strings, the list itself to be freed by the caller, the strings not; NULL and 0 when not there. */
 int admin_strings(struct admin *admin, const char *key, const char ***list, unsigned *count);
 

@@ -1,10 +1,10 @@
 /*
  * furrow, the administrator's tool: start and the commands.
  *
- * Each command is one function: it asks where something would be lost, makes requests (cli_call.c) that a running server
- * or this process answers (admin.c), and shows the result (cli_show.c). What goes wrong is one line on
- * stderr; the exit status is 0 when what was asked is done, 1 when it is not (or a check found faults), and 2 for a
- * command line that makes no sense.
+ * Each command is one function: it asks where something would be lost, makes requests (cli_call.c) that a running
+ * server or this process answers (admin.c), and shows the result (cli_show.c). What goes wrong is one line on stderr;
+ * the exit status is 0 when what was asked is done, 1 when it is not (or a check found faults), and 2 for a command
+ * line that makes no sense.
  */
 #include "server/cli_internal.h"
 
@@ -37,7 +37,8 @@ static json_t *strings_json(const char *const *list, unsigned count)
 }
 
 /* Shows a listing in the form that was asked for. */
-static int list_show(const struct cli *cli, json_t *result, const char *key, void (*show)(const json_t *list, FILE *out))
+static int list_show(
+	const struct cli *cli, json_t *result, const char *key, void (*show)(const json_t *list, FILE *out))
 {
 	if (!result)
 		return EXIT_FAILED;
@@ -102,7 +103,8 @@ static int array_create_confirm(struct cli *cli)
 		else if (access(path, F_OK) < 0)
 			status = cli_failed(cli, "drive %s: %s", drives[i], strerror(errno));
 		else
-			status = cli_failed(cli, "drive %s is neither an NVMe drive, a block device nor a file", drives[i]);
+			status = cli_failed(
+				cli, "drive %s is neither an NVMe drive, a block device nor a file", drives[i]);
 	}
 	if (status == EXIT_OK && !cli->yes)
 		show_drives(found, stderr);
@@ -120,7 +122,8 @@ static int array_create_run(struct cli *cli)
 	char *end;
 
 	if (!config_name_valid(cli->args[0], strlen(cli->args[0])))
-		return cli_usage(cli, "\"%s\" is not a name for an array; expected at most %d letters, digits, '.', '_' or '-'",
+		return cli_usage(cli,
+			"\"%s\" is not a name for an array; expected at most %d letters, digits, '.', '_' or '-'",
 			cli->args[0], RAID_NAME_MAX);
 	if (!cli->level)
 		return cli_usage(cli, "--level is missing; expected 1 or 6");
@@ -251,7 +254,8 @@ static int array_destroy_run(struct cli *cli)
 	if (!cli->yes)
 		show_array_members(json_array_get(json_object_get(result, "arrays"), 0), stderr);
 	json_decref(result);
-	snprintf(question, sizeof(question), "Array %s and all file systems on it will be lost. Destroy it?", cli->args[0]);
+	snprintf(question, sizeof(question), "Array %s and all file systems on it will be lost. Destroy it?",
+		cli->args[0]);
 	if (!cli_confirm(cli, question))
 		return EXIT_FAILED;
 	request = request_make("array.destroy");
@@ -299,8 +303,7 @@ static int fs_create_run(struct cli *cli)
 		return cli_usage(cli, "--size %s is not a size; expected one such as 500GiB", cli->size);
 	if (!cli->yes) {
 		request = request_make("array.status");
-		json_object_set_new(request, "name",
-			json_stringn(cli->args[0], strcspn(cli->args[0], "/")));
+		json_object_set_new(request, "name", json_stringn(cli->args[0], strcspn(cli->args[0], "/")));
 		result = cli_call(cli, request, CALL_READ_ONLY);
 		if (!result)
 			return EXIT_FAILED;
@@ -309,7 +312,8 @@ static int fs_create_run(struct cli *cli)
 		size_format(available, free_text);
 		size_format(bytes ? bytes : available, size_text);
 		snprintf(question, sizeof(question),
-			"File system %s will take %s of the %s that are free on its array; nothing is overwritten. Make it?",
+			"File system %s will take %s of the %s that are free on its array; nothing is overwritten. "
+			"Make it?",
 			cli->args[0], size_text, free_text);
 		if (!cli_confirm(cli, question))
 			return EXIT_FAILED;
@@ -349,7 +353,8 @@ static int fs_check_run(struct cli *cli)
 			printf("%s\n", json_string_value(json_array_get(faults, i)));
 		if (errors > json_array_size(faults))
 			printf("... and %llu more\n", (unsigned long long)(errors - json_array_size(faults)));
-		printf("file system %s: %llu inodes (%llu directories), %llu extents, %llu blocks of data%s, %llu nodes: ",
+		printf("file system %s: %llu inodes (%llu directories), %llu extents, %llu blocks of data%s, %llu "
+		       "nodes: ",
 			cli->args[0], (unsigned long long)json_number(result, "inodes"),
 			(unsigned long long)json_number(result, "directories"),
 			(unsigned long long)json_number(result, "extents"),
@@ -398,7 +403,8 @@ static int fs_destroy_run(struct cli *cli)
 
 	if (fs_name_check(cli) != EXIT_OK)
 		return EXIT_USAGE;
-	snprintf(question, sizeof(question), "File system %s and all files on it will be lost. Destroy it?", cli->args[0]);
+	snprintf(question, sizeof(question), "File system %s and all files on it will be lost. Destroy it?",
+		cli->args[0]);
 	if (!cli_confirm(cli, question))
 		return EXIT_FAILED;
 	json_t *request = request_make("fs.destroy");
@@ -443,7 +449,8 @@ static int reload_run(struct cli *cli)
 	if (cli->json)
 		show_json(result);
 	else
-		printf("the configuration is in force, %zu exports\n", json_array_size(json_object_get(result, "exports")));
+		printf("the configuration is in force, %zu exports\n",
+			json_array_size(json_object_get(result, "exports")));
 	json_decref(result);
 	return EXIT_OK;
 }
@@ -498,11 +505,13 @@ int main(int argc, char **argv)
 		fprintf(stderr, "furrow: out of memory\n");
 		return EXIT_FAILED;
 	}
-	/* The one line about a failure comes from here; what the layers below would log says the same in other words. */
+	/* The one line about a failure comes from here; what the layers below would log says the same in other words.
+	 */
 	atomic_store(&log_threshold, -1);
 	status = cli_parse(argc, argv, cli);
 	if (status == EXIT_OK && cli->help)
-		status = cli_help(cli->command ? cli->command->subject : NULL, cli->command ? cli->command->verb : NULL, stdout);
+		status = cli_help(
+			cli->command ? cli->command->subject : NULL, cli->command ? cli->command->verb : NULL, stdout);
 	else if (status == EXIT_OK)
 		status = cli->command->run(cli);
 	config_free(cli->config);

@@ -49,10 +49,10 @@ int cli_usage(const struct cli *cli, const char *format, ...)
 
 struct option {
 	const char *name;
-	unsigned needs;         /* OPT_* that the command must have; 0: every command */
-	size_t flag;            /* offset of a bool, or 0 */
-	size_t text;            /* offset of a const char *, or 0 */
-	size_t list, count;     /* offsets of a list of strings and of its length, or 0 */
+	unsigned needs;	    /* OPT_* that the command must have; 0: every command */
+	size_t flag;	    /* offset of a bool, or 0 */
+	size_t text;	    /* offset of a const char *, or 0 */
+	size_t list, count; /* offsets of a list of strings and of its length, or 0 */
 };
 
 #define AT(member) offsetof(struct cli, member)
@@ -119,7 +119,8 @@ static int option_set(struct cli *cli, const struct option *option, const char *
 
 static int command_find(struct cli *cli, unsigned *words)
 {
-	const char *subject = cli->arg_count > 0 ? cli->args[0] : NULL, *verb = cli->arg_count > 1 ? cli->args[1] : NULL;
+	const char *subject = cli->arg_count > 0 ? cli->args[0] : NULL,
+		   *verb = cli->arg_count > 1 ? cli->args[1] : NULL;
 	char verbs[200] = "";
 
 	if (!subject) {
@@ -200,8 +201,8 @@ int cli_parse(int argc, char **argv, struct cli *cli)
 	if (cli->arg_count < cli->command->args_min)
 		return cli_usage(cli, "too few arguments; expected %s", cli->command->synopsis);
 	if (cli->arg_count > cli->command->args_max)
-		return cli_usage(cli, "too many arguments, \"%s\" is the first; expected %s", cli->args[cli->command->args_max],
-			cli->command->synopsis[0] ? cli->command->synopsis : "none");
+		return cli_usage(cli, "too many arguments, \"%s\" is the first; expected %s",
+			cli->args[cli->command->args_max], cli->command->synopsis[0] ? cli->command->synopsis : "none");
 	return EXIT_OK;
 }
 
@@ -236,13 +237,15 @@ int cli_help(const char *subject, const char *verb, FILE *out)
 		}
 		fprintf(out, "\nfurrow help SUBJECT VERB tells a command's arguments.");
 	}
-	fprintf(out, "%sOptions of every command:\n"
-		     "  --json           the result as JSON (listings and results)\n"
-		     "  --config FILE    the configuration (" CONFIG_DEFAULT_PATH ")\n"
-		     "  --control PATH   the server's control socket (" CONTROL_DEFAULT_PATH ")\n"
-		     "  --drives GLOB    where to look for drives, in place of drives: in the configuration; may be repeated\n"
-		     "Sizes are bytes, or in KiB, MiB, GiB, TiB (also K, M, G, T; powers of 1024).\n"
-		     "Exit status: 0 done, 1 failed or faults found, 2 wrong command line.\n",
+	fprintf(out,
+		"%sOptions of every command:\n"
+		"  --json           the result as JSON (listings and results)\n"
+		"  --config FILE    the configuration (" CONFIG_DEFAULT_PATH ")\n"
+		"  --control PATH   the server's control socket (" CONTROL_DEFAULT_PATH ")\n"
+		"  --drives GLOB    where to look for drives, in place of drives: in the configuration; may be "
+		"repeated\n"
+		"Sizes are bytes, or in KiB, MiB, GiB, TiB (also K, M, G, T; powers of 1024).\n"
+		"Exit status: 0 done, 1 failed or faults found, 2 wrong command line.\n",
 		subject ? "\n" : "\n\n");
 	return EXIT_OK;
 }

@@ -1,7 +1,7 @@
 /*
- * How a request gets its answer: from the running server, through its control socket, when one answers; otherwise in this
- * process, which then starts one reactor, opens what the command needs, and closes it again. The code that answers is
- * the same (admin.c).
+ * How a request gets its answer: from the running server, through its control socket, when one answers; otherwise in
+ * this process, which then starts one reactor, opens what the command needs, and closes it again. The code that answers
+ * is the same (admin.c).
  *
  * Which drives to look at, and where the socket is, comes from the configuration. That it does not exist is fine as
  * long as nobody named it: a machine where nothing is set up yet has drives too.
@@ -73,7 +73,8 @@ static void progress_show(void *arg, json_t *progress)
 
 	(void)arg;
 	if (isatty(STDERR_FILENO) && total)
-		fprintf(stderr, "\r%s: %3u %%\033[K", json_text(progress, "what"), (unsigned)(done >= total ? 100 : done * 100 / total));
+		fprintf(stderr, "\r%s: %3u %%\033[K", json_text(progress, "what"),
+			(unsigned)(done >= total ? 100 : done * 100 / total));
 }
 
 static void progress_end(void)
@@ -112,7 +113,8 @@ static json_t *server_call(int fd, const json_t *request, struct error *err)
 			answered = true;
 		}
 		if (answered && error)
-			error_set(err, (int)json_integer_value(json_object_get(error, "code")), "%s", json_text(error, "text"));
+			error_set(err, (int)json_integer_value(json_object_get(error, "code")), "%s",
+				json_text(error, "text"));
 		else if (answered && !result)
 			error_set(err, -EPROTO, "the server's answer makes no sense; is it of another version?");
 		json_decref(answer);

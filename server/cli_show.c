@@ -181,8 +181,8 @@ void show_arrays(const json_t *list, FILE *out)
 
 void show_array_members(const json_t *array, FILE *out)
 {
-	static const char *const heading[] = {"SLOT", "STATE", "DRIVE", "SIZE", "MODEL", "SERIAL", "READ ERR", "WRITE ERR",
-		"CHECKSUM ERR", "TIMEOUTS"};
+	static const char *const heading[] = {"SLOT", "STATE", "DRIVE", "SIZE", "MODEL", "SERIAL", "READ ERR",
+		"WRITE ERR", "CHECKSUM ERR", "TIMEOUTS"};
 	const json_t *members = json_object_get(array, "members");
 	char names[300], data[16], available[16], strip[16];
 	struct table table;
@@ -192,10 +192,10 @@ void show_array_members(const json_t *array, FILE *out)
 	size_format(json_number(array, "free_bytes"), available);
 	size_format(json_number(array, "strip_bytes"), strip);
 	if (json_object_get(array, "level"))
-		fprintf(out, "array %s: %s, level %llu, %llu+%llu, strip %s, %s of data, %s free\n", json_text(array, "name"),
-			json_text(array, "state"), (unsigned long long)json_number(array, "level"),
-			(unsigned long long)json_number(array, "k"), (unsigned long long)json_number(array, "m"), strip, data,
-			available);
+		fprintf(out, "array %s: %s, level %llu, %llu+%llu, strip %s, %s of data, %s free\n",
+			json_text(array, "name"), json_text(array, "state"),
+			(unsigned long long)json_number(array, "level"), (unsigned long long)json_number(array, "k"),
+			(unsigned long long)json_number(array, "m"), strip, data, available);
 	else
 		fprintf(out, "array %s: %s\n", json_text(array, "name"), json_text(array, "state"));
 	if (json_text(array, "problem")[0])
@@ -237,8 +237,9 @@ void show_filesystems(const json_t *list, FILE *out)
 		strings_join(json_object_get(fs, "exports"), names, sizeof(names));
 		table_add(&table, 0, "%s", json_text(fs, "name"));
 		table_add(&table, 1, "%s",
-			json_flag(fs, "mounted") ? (json_flag(fs, "read_only") ? "read-only" : "mounted")
-			: json_text(fs, "problem")[0] ? "failed" : "not mounted");
+			json_flag(fs, "mounted")      ? (json_flag(fs, "read_only") ? "read-only" : "mounted")
+			: json_text(fs, "problem")[0] ? "failed"
+						      : "not mounted");
 		if (json_object_get(fs, "bytes_total")) {
 			table_add_bytes(&table, 2, total);
 			table_add_bytes(&table, 3, used);
@@ -284,7 +285,8 @@ void show_filesystem_details(const json_t *fs, FILE *out)
 
 	strings_join(json_object_get(fs, "exports"), names, sizeof(names));
 	fprintf(out, "file system %s: %s%s%s\n", json_text(fs, "name"),
-		json_flag(fs, "mounted") ? (json_flag(fs, "read_only") ? "mounted read-only" : "mounted") : "not mounted",
+		json_flag(fs, "mounted") ? (json_flag(fs, "read_only") ? "mounted read-only" : "mounted")
+					 : "not mounted",
 		names[0] ? ", exported as " : "", names);
 	if (json_text(fs, "problem")[0])
 		fprintf(out, "problem: %s\n", json_text(fs, "problem"));
@@ -314,7 +316,8 @@ static void duration_format(uint64_t seconds, char text[32])
 	else if (seconds < 2 * 86400)
 		snprintf(text, 32, "%u h %u min", (unsigned)(seconds / 3600), (unsigned)(seconds / 60 % 60));
 	else
-		snprintf(text, 32, "%u days %u h", (unsigned)(seconds / 86400 % 1000000), (unsigned)(seconds / 3600 % 24));
+		snprintf(text, 32, "%u days %u h", (unsigned)(seconds / 86400 % 1000000),
+			(unsigned)(seconds / 3600 % 24));
 }
 
 static void show_server(const json_t *server, FILE *out)
@@ -331,8 +334,9 @@ static void show_server(const json_t *server, FILE *out)
 	size_format(json_number(server, "arena_bytes"), arena);
 	size_format(json_number(server, "arena_free_bytes"), arena_free);
 	strings_join(json_object_get(server, "listen"), listen, sizeof(listen));
-	fprintf(out, "server      Furrow %s, up %s, process %llu, %llu reactors\n", json_text(server, "version"), uptime,
-		(unsigned long long)json_number(server, "pid"), (unsigned long long)json_number(server, "reactors"));
+	fprintf(out, "server      Furrow %s, up %s, process %llu, %llu reactors\n", json_text(server, "version"),
+		uptime, (unsigned long long)json_number(server, "pid"),
+		(unsigned long long)json_number(server, "reactors"));
 	fprintf(out, "listening   %s:", listen);
 	if (json_number(server, "nfs_port"))
 		fprintf(out, " TCP port %llu%s", (unsigned long long)json_number(server, "nfs_port"),
@@ -341,11 +345,13 @@ static void show_server(const json_t *server, FILE *out)
 		fprintf(out, " RDMA port %llu%s", (unsigned long long)json_number(server, "rdma_port"),
 			json_flag(server, "rdma") ? "" : " (no device)");
 	fprintf(out, "%s\n", json_flag(server, "rpcbind") ? ", registered with rpcbind" : "");
-	fprintf(out, "clients     %llu over TCP, %llu over RDMA\n", (unsigned long long)json_number(server, "tcp_connections"),
+	fprintf(out, "clients     %llu over TCP, %llu over RDMA\n",
+		(unsigned long long)json_number(server, "tcp_connections"),
 		(unsigned long long)json_number(server, "rdma_connections"));
 	fprintf(out, "calls       %llu; %s in, %s out; %llu retransmissions answered from the cache, %llu bad calls\n",
 		(unsigned long long)json_number(server, "requests"), in, to,
-		(unsigned long long)json_number(server, "cache_hits"), (unsigned long long)json_number(server, "bad_calls"));
+		(unsigned long long)json_number(server, "cache_hits"),
+		(unsigned long long)json_number(server, "bad_calls"));
 	fprintf(out, "arena       %s, %s free\n", arena, arena_free);
 }
 

@@ -113,8 +113,8 @@ static int string_read(struct reader *r, const yaml_node_t *node, const char *ex
 	return *out ? 0 : error_set(r->err, -ENOMEM, "%s: out of memory", r->file);
 }
 
-static int number_read(struct reader *r, const yaml_node_t *node, const char *expected, uint64_t min, uint64_t max,
-	uint64_t *out)
+static int number_read(
+	struct reader *r, const yaml_node_t *node, const char *expected, uint64_t min, uint64_t max, uint64_t *out)
 {
 	char quote[48];
 	const char *text;
@@ -137,8 +137,8 @@ struct choice {
 	int value;
 };
 
-static int choice_read(struct reader *r, const yaml_node_t *node, const struct choice *choices, const char *expected,
-	int *out)
+static int choice_read(
+	struct reader *r, const yaml_node_t *node, const struct choice *choices, const char *expected, int *out)
 {
 	char quote[48];
 	const char *text;
@@ -180,8 +180,8 @@ struct key {
 };
 
 /* A section: each key at most once, and none that KEYS does not have. SEEN, one bit for each of KEYS, may be NULL. */
-static int section_read(struct reader *r, yaml_node_t *node, const char *what, const struct key *keys, void *arg,
-	unsigned *seen_out)
+static int section_read(
+	struct reader *r, yaml_node_t *node, const char *what, const struct key *keys, void *arg, unsigned *seen_out)
 {
 	unsigned seen = 0;
 
@@ -226,7 +226,8 @@ static void *grow(struct reader *r, void *array, unsigned count, size_t size)
 	return p;
 }
 
-static int strings_append(struct reader *r, const yaml_node_t *node, const char *expected, char ***list, unsigned *count)
+static int strings_append(
+	struct reader *r, const yaml_node_t *node, const char *expected, char ***list, unsigned *count)
 {
 	char **grown = grow(r, *list, *count, sizeof(**list));
 
@@ -434,7 +435,8 @@ static int drive_item_read(struct reader *r, yaml_node_t *node, void *arg)
 		return rc;
 	const char *text = config->drives[config->drive_count - 1];
 	if (text[0] != '/' && strncmp(text, "fault:", 6) != 0)
-		return mistake(r, node, "\"%s\" is not an absolute path; expected %s", node_quote(node, quote), expected);
+		return mistake(
+			r, node, "\"%s\" is not an absolute path; expected %s", node_quote(node, quote), expected);
 	return 0;
 }
 
@@ -477,24 +479,27 @@ static int clients_item_read(struct reader *r, yaml_node_t *node, void *arg)
 		c->prefix = 0;
 	} else {
 		if (length >= sizeof(host))
-			return mistake(r, node, "\"%s\" is not valid; expected " EXPECT_CLIENTS, node_quote(node, quote));
+			return mistake(
+				r, node, "\"%s\" is not valid; expected " EXPECT_CLIENTS, node_quote(node, quote));
 		memcpy(host, text, length);
 		host[length] = 0;
 		if (!address_parse(host, &c->net, &v4))
-			return mistake(r, node, "\"%s\" is not valid; expected " EXPECT_CLIENTS, node_quote(node, quote));
+			return mistake(
+				r, node, "\"%s\" is not valid; expected " EXPECT_CLIENTS, node_quote(node, quote));
 		unsigned longest = v4 ? 32 : 128, prefix = longest;
 		if (slash) {
 			char *end = NULL;
 			unsigned long n = isdigit((unsigned char)slash[1]) ? strtoul(slash + 1, &end, 10) : 999;
 			if (n > longest || !end || *end)
-				return mistake(r, node, "\"%s\" has a bad prefix length; expected a number from 0 to %u",
+				return mistake(r, node,
+					"\"%s\" has a bad prefix length; expected a number from 0 to %u",
 					node_quote(node, quote), longest);
 			prefix = (unsigned)n;
 		}
 		c->prefix = prefix + 128 - longest;
 		struct in6_addr masked = c->net;
 		for (unsigned bit = c->prefix; bit < 128; bit++)
-			masked.s6_addr[bit / 8] &= (uint8_t)~(0x80u >> (bit % 8));
+			masked.s6_addr[bit / 8] &= (uint8_t) ~(0x80u >> (bit % 8));
 		if (memcmp(&masked, &c->net, sizeof(masked)) != 0) {
 			char name[INET6_ADDRSTRLEN];
 			inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? (void *)(masked.s6_addr + 12) : (void *)&masked, name,
@@ -625,8 +630,10 @@ static int allow_item_read(struct reader *r, yaml_node_t *node, void *arg)
 			unsigned end = other == allow ? i : other->client_count;
 			for (unsigned j = 0; j < end; j++)
 				if (other->clients[j].prefix == allow->clients[i].prefix &&
-					!memcmp(&other->clients[j].net, &allow->clients[i].net, sizeof(struct in6_addr)))
-					return mistake(r, node, "clients %s stand twice in one export; expected one rule for them",
+					!memcmp(&other->clients[j].net, &allow->clients[i].net,
+						sizeof(struct in6_addr)))
+					return mistake(r, node,
+						"clients %s stand twice in one export; expected one rule for them",
 						allow->clients[i].text);
 		}
 	}
@@ -670,8 +677,8 @@ static int export_path_read(struct reader *r, yaml_node_t *node, void *arg)
 		return mistake(r, node, "\"%s\" is not valid; expected %s", node_quote(node, quote), expected);
 	for (const struct config_export *other = r->config->exports; other < export; other++)
 		if (other->path && !strcmp(other->path, export->path))
-			return mistake(r, node, "path %s is exported twice (first on line %u); expected it once", export->path,
-				other->line);
+			return mistake(r, node, "path %s is exported twice (first on line %u); expected it once",
+				export->path, other->line);
 	return 0;
 }
 
@@ -689,7 +696,8 @@ bool config_filesystem_valid(const char *name)
 {
 	const char *slash = strchr(name, '/');
 
-	return slash && config_name_valid(name, (size_t)(slash - name)) && config_name_valid(slash + 1, strlen(slash + 1));
+	return slash && config_name_valid(name, (size_t)(slash - name)) &&
+	       config_name_valid(slash + 1, strlen(slash + 1));
 }
 
 static int filesystem_read(struct reader *r, yaml_node_t *node, void *arg)

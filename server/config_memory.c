@@ -106,7 +106,9 @@ void config_core(const struct config *config, struct core_config *core)
 	*core = (struct core_config){
 		.reactors = reactors,
 		.arena_bytes = memory / 8 * 3 / ARENA_PIECE * ARENA_PIECE,
-		.fibers = fibers < 64 ? 64 : fibers > 4096 ? 4096 : (unsigned)fibers,
+		.fibers = fibers < 64	  ? 64
+			  : fibers > 4096 ? 4096
+					  : (unsigned)fibers,
 		.pin = true,
 	};
 }

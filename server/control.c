@@ -10,8 +10,8 @@
  *
  * One fiber of reactor 0 accepts, and one more serves each connection, all through io_uring. What a connection may
  * take is bounded: CONNECTIONS_MAX of them at once, REQUEST_MAX bytes, NEST_MAX levels of JSON (the parser
- * recurses, and a fiber's stack is small), TIMEOUT to say what it wants and for each line that it has to take. A client that
- * breaks a rule is told, and closed; one that goes away while its command runs does not stop the command.
+ * recurses, and a fiber's stack is small), TIMEOUT to say what it wants and for each line that it has to take. A client
+ * that breaks a rule is told, and closed; one that goes away while its command runs does not stop the command.
  *
  * The socket file of a server that died is replaced; one that somebody answers on is not. The directory is locked
  * meanwhile, so that of two servers that start together one loses.
@@ -35,9 +35,9 @@
 
 struct connection {
 	int fd;
-	struct io io;    /* its one operation in flight */
-	bool receiving;  /* io is a receive that a stop may cancel */
-	bool broken;     /* the client does not take lines any more */
+	struct io io;	/* its one operation in flight */
+	bool receiving; /* io is a receive that a stop may cancel */
+	bool broken;	/* the client does not take lines any more */
 	struct list_node node;
 };
 
@@ -51,7 +51,7 @@ static struct control {
 	bool stopping;
 	unsigned count;
 	struct list connections;
-	struct wait_queue room;  /* the accepting fiber, while all connections are taken */
+	struct wait_queue room;	 /* the accepting fiber, while all connections are taken */
 	struct wait_group alive; /* all fibers of this file */
 } control = {.fd = -1};
 
@@ -276,7 +276,8 @@ static int path_free(const struct sockaddr_un *address, struct error *err)
 	if (lstat(path, &st) < 0)
 		return errno == ENOENT ? 0 : error_set(err, -errno, "control socket %s: %s", path, strerror(errno));
 	if (!S_ISSOCK(st.st_mode))
-		return error_set(err, -EEXIST, "control socket %s: the path is taken by something that is no socket", path);
+		return error_set(
+			err, -EEXIST, "control socket %s: the path is taken by something that is no socket", path);
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return error_set(err, -errno, "control socket %s: %s", path, strerror(errno));
@@ -296,7 +297,8 @@ static int socket_make(const struct sockaddr_un *address, struct error *err)
 	const char *path = address->sun_path;
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	/* The mode of a socket before bind becomes the mode of its file, so there is no moment at which others may connect. */
+	/* The mode of a socket before bind becomes the mode of its file, so there is no moment at which others may
+	 * connect. */
 	if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
 		listen(fd, CONNECTIONS_MAX) < 0) {
 		int rc = error_set(err, -errno, "control socket %s: %s", path, strerror(errno));
@@ -315,17 +317,20 @@ int control_start(struct server *server, struct error *err)
 	struct stat st;
 
 	if (strlen(path) >= sizeof(address.sun_path) || path[0] != '/')
-		return error_set(err, -EINVAL, "control socket %s: not an absolute path of at most 107 characters", path);
+		return error_set(
+			err, -EINVAL, "control socket %s: not an absolute path of at most 107 characters", path);
 	strcpy(address.sun_path, path);
 	strcpy(directory, path);
 	*strrchr(directory, '/') = 0;
 	if (!directory[0])
 		strcpy(directory, "/");
 	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
-		return error_set(err, -errno, "control socket %s: cannot make its directory: %s", path, strerror(errno));
+		return error_set(
+			err, -errno, "control socket %s: cannot make its directory: %s", path, strerror(errno));
 	int lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (lock < 0 || flock(lock, LOCK_EX) < 0) {
-		int rc = error_set(err, -errno, "control socket %s: cannot lock its directory: %s", path, strerror(errno));
+		int rc = error_set(
+			err, -errno, "control socket %s: cannot lock its directory: %s", path, strerror(errno));
 		if (lock >= 0)
 			close(lock);
 		return rc;

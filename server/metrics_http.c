@@ -1,8 +1,8 @@
 /*
  * The page that Prometheus scrapes: GET /metrics on the metrics address, plain HTTP, read only.
  *
- * libmicrohttpd serves it on a thread of its own, which sleeps in epoll until somebody connects, so an idle server stays
- * idle. For a page it reads counters, and has a fiber of reactor 0 tell about storage: so the stop of this thread
+ * libmicrohttpd serves it on a thread of its own, which sleeps in epoll until somebody connects, so an idle server
+ * stays idle. For a page it reads counters, and has a fiber of reactor 0 tell about storage: so the stop of this thread
  * must not block that reactor. The socket is made here, so that a port in use is one clear sentence.
  * Whoever can connect may read; nothing that is said here is secret, and by default only this machine can.
  */
@@ -97,8 +97,9 @@ static int socket_make(const char *address, uint16_t port, struct error *err)
 	if (fd >= 0)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (fd < 0 || bind(fd, (struct sockaddr *)&storage, length) < 0 || listen(fd, CONNECTIONS_MAX) < 0) {
-		int rc = error_set(err, -errno, "metrics: cannot listen on %s port %u: %s (server: metrics: in the configuration)",
-			address, port, strerror(errno));
+		int rc = error_set(err, -errno,
+			"metrics: cannot listen on %s port %u: %s (server: metrics: in the configuration)", address,
+			port, strerror(errno));
 		if (fd >= 0)
 			close(fd);
 		return rc;
@@ -113,10 +114,10 @@ int metrics_http_start(const struct config *config, struct error *err)
 	int fd = socket_make(config->metrics_address, config->metrics_port, err);
 	if (fd < 0)
 		return fd;
-	daemon_handle = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_AUTO | MHD_USE_ITC, 0, NULL, NULL, request_answer, NULL,
-		MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-		(size_t)32 * 1024, MHD_OPTION_END);
+	daemon_handle = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_AUTO | MHD_USE_ITC, 0, NULL, NULL,
+		request_answer, NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+		(unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_SECONDS,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32 * 1024, MHD_OPTION_END);
 	if (!daemon_handle) {
 		close(fd);
 		return error_set(err, -EIO, "metrics: the HTTP server did not start");

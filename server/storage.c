@@ -281,8 +281,9 @@ static int mount_named(struct storage *storage, const char *name, uint64_t cache
 		return rc;
 	struct storage_fs *sf = storage_fs_find(storage, name);
 	if (!sf)
-		return error_set(err, -ENOENT, "file system %s: array %s has none of that name (furrow fs create %s makes it)",
-			name, array, name);
+		return error_set(err, -ENOENT,
+			"file system %s: array %s has none of that name (furrow fs create %s makes it)", name, array,
+			name);
 	return storage_fs_mount(storage, sf, cache_bytes, err);
 }
 

@@ -1,6 +1,6 @@
 /*
- * What the metrics page says of arrays and file systems. Their state lives on reactors and some of it can only be asked for
- * by waiting, so it cannot be read by the thread that serves the page, as ordinary gauges are: that thread has a
+ * What the metrics page says of arrays and file systems. Their state lives on reactors and some of it can only be asked
+ * for by waiting, so it cannot be read by the thread that serves the page, as ordinary gauges are: that thread has a
  * fiber on reactor 0 write this part, and waits for it. Nothing is gathered between two scrapes.
  *
  * The text is complete or it is not there: while the storage opens or closes, the part is left out.
@@ -60,8 +60,10 @@ static const struct {
 	{"furrow_fs_log_written_bytes_total", "counter", "Bytes written to the redo log", FS(status.log_bytes)},
 	{"furrow_fs_transactions_total", "counter", "Transactions since the mount", FS(status.transactions)},
 	{"furrow_fs_checkpoints_total", "counter", "Checkpoints since the mount", FS(status.checkpoints)},
-	{"furrow_fs_checksum_errors_total", "counter", "Blocks that did not match their checksum", FS(status.checksum_errors)},
-	{"furrow_fs_checksum_repairs_total", "counter", "Of these, made again from redundancy", FS(status.checksum_repairs)},
+	{"furrow_fs_checksum_errors_total", "counter", "Blocks that did not match their checksum",
+		FS(status.checksum_errors)},
+	{"furrow_fs_checksum_repairs_total", "counter", "Of these, made again from redundancy",
+		FS(status.checksum_repairs)},
 };
 
 static void head_write(FILE *out, const char *name, const char *type, const char *help)
@@ -106,7 +108,8 @@ static void arrays_write(FILE *out, const struct list *samples)
 	head_write(out, "furrow_array_data_bytes", "gauge", "Capacity of an array for data");
 	list_foreach (n, samples) {
 		const struct array_sample *s = container_of(n, struct array_sample, node);
-		fprintf(out, "furrow_array_data_bytes{array=\"%s\"} %llu\n", s->name, (unsigned long long)s->data_bytes);
+		fprintf(out, "furrow_array_data_bytes{array=\"%s\"} %llu\n", s->name,
+			(unsigned long long)s->data_bytes);
 	}
 }
 

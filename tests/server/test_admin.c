@@ -55,9 +55,11 @@ static void command_main(void *arg)
 	storage = (struct storage){.read_only = command->read_only};
 	if (storage_open(&storage, patterns, 1, none, 0, &command->err) < 0)
 		return;
-	command->result = admin_run(command->server, &storage, command->request, progress_count, command, &command->err);
+	command->result =
+		admin_run(command->server, &storage, command->request, progress_count, command, &command->err);
 	if (command->then)
-		command->then_result = admin_run(command->server, &storage, command->then, NULL, NULL, &command->then_err);
+		command->then_result =
+			admin_run(command->server, &storage, command->then, NULL, NULL, &command->then_err);
 	storage_close(&storage);
 }
 
@@ -96,7 +98,8 @@ static void run_bad_at(int line, int code, const char *says, json_t *request)
 	if (command.result)
 		fail_msg("line %d: succeeded", line);
 	if (command.err.code != code || !strstr(command.err.text, says) || strchr(command.err.text, '\n'))
-		fail_msg("line %d: expected %d \"%s\", got %d \"%s\"", line, code, says, command.err.code, command.err.text);
+		fail_msg("line %d: expected %d \"%s\", got %d \"%s\"", line, code, says, command.err.code,
+			command.err.text);
 }
 
 static const char *text_of(const json_t *object, const char *key)
@@ -146,8 +149,8 @@ static void array_make(void)
 {
 	for (unsigned i = 0; i < DRIVES; i++)
 		drive_make(i);
-	json_decref(run_good("{s:s,s:s,s:i,s:o}", "command", "array.create", "name", "a0", "level", 6, "drives",
-		four_drives()));
+	json_decref(run_good(
+		"{s:s,s:s,s:i,s:o}", "command", "array.create", "name", "a0", "level", 6, "drives", four_drives()));
 }
 
 /* ------------------------------------------------------------------------------------------------ */
@@ -177,7 +180,8 @@ static void test_life(void **state)
 	assert_true(free_bytes > (json_int_t)DRIVE_BYTES && free_bytes <= 2 * (json_int_t)DRIVE_BYTES);
 	json_decref(result);
 
-	json_decref(run_good("{s:s,s:s,s:I}", "command", "fs.create", "name", "a0/one", "bytes", (json_int_t)(96 << 20)));
+	json_decref(
+		run_good("{s:s,s:s,s:I}", "command", "fs.create", "name", "a0/one", "bytes", (json_int_t)(96 << 20)));
 	run_bad(-EEXIST, "a0/one exists already", "{s:s,s:s}", "command", "fs.create", "name", "a0/one");
 	json_decref(run_good("{s:s,s:s}", "command", "fs.create", "name", "a0/two"));
 	run_bad(-ENOSPC, "a0/three", "{s:s,s:s}", "command", "fs.create", "name", "a0/three");
@@ -200,7 +204,8 @@ static void test_life(void **state)
 
 	json_decref(run_good("{s:s,s:s}", "command", "fs.destroy", "name", "a0/one"));
 	run_bad(-ENOENT, "a0/one", "{s:s,s:s}", "command", "fs.status", "name", "a0/one");
-	json_decref(run_good("{s:s,s:s,s:I}", "command", "fs.create", "name", "a0/one", "bytes", (json_int_t)(64 << 20)));
+	json_decref(
+		run_good("{s:s,s:s,s:I}", "command", "fs.create", "name", "a0/one", "bytes", (json_int_t)(64 << 20)));
 
 	json_decref(run_good("{s:s,s:s}", "command", "array.destroy", "name", "a0"));
 	run_bad(-ENOENT, "a0", "{s:s,s:s}", "command", "array.status", "name", "a0");
@@ -244,20 +249,20 @@ static void test_refused(void **state)
 	uint8_t magic[2] = {0x53, 0xef}; /* of an ext4 superblock */
 	assert_int_equal(pwrite(fd, magic, 2, 1024 + 56), 2);
 	sums[4] = drive_sum(4);
-	run_bad(-EEXIST, drive[4], "{s:s,s:s,s:i,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1, "drives",
-		drive[4], drive[4]);
+	run_bad(-EEXIST, drive[4], "{s:s,s:s,s:i,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1,
+		"drives", drive[4], drive[4]);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
-	run_bad(-EBUSY, drive[4], "{s:s,s:s,s:i,s:b,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1, "force",
-		1, "drives", drive[4], drive[3]);
+	run_bad(-EBUSY, drive[4], "{s:s,s:s,s:i,s:b,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1,
+		"force", 1, "drives", drive[4], drive[3]);
 	close(fd);
 	snprintf(missing, sizeof(missing), "%s/nowhere", directory);
-	run_bad(-ENOENT, missing, "{s:s,s:s,s:i,s:b,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1, "force", 1,
-		"drives", missing, drive[4]);
+	run_bad(-ENOENT, missing, "{s:s,s:s,s:i,s:b,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1,
+		"force", 1, "drives", missing, drive[4]);
 	run_bad(-ENOTBLK, "/dev/null", "{s:s,s:s,s:i,s:[s,s]}", "command", "array.create", "name", "b0", "level", 1,
 		"drives", "/dev/null", drive[4]);
 	/* sizes and names that make no sense */
-	run_bad(-EINVAL, "name", "{s:s,s:s,s:i,s:b,s:o}", "command", "array.create", "name", "../x", "level", 6, "force", 1,
-		"drives", four_drives());
+	run_bad(-EINVAL, "name", "{s:s,s:s,s:i,s:b,s:o}", "command", "array.create", "name", "../x", "level", 6,
+		"force", 1, "drives", four_drives());
 	run_bad(-EINVAL, "", "{s:s,s:s,s:i,s:b,s:o}", "command", "array.create", "name", "b0", "level", 7, "force", 1,
 		"drives", four_drives());
 	run_bad(-EINVAL, "strip", "{s:s,s:s,s:i,s:i,s:b,s:o}", "command", "array.create", "name", "b0", "level", 6,
@@ -343,7 +348,8 @@ static void test_in_server(void **state)
 	(void)state;
 	array_make();
 	server.config = &config;
-	struct command command = {.server = &server, .request = json_pack("{s:s,s:s}", "command", "fs.create", "name", "a0/data"),
+	struct command command = {.server = &server,
+		.request = json_pack("{s:s,s:s}", "command", "fs.create", "name", "a0/data"),
 		.then = json_pack("{s:s}", "command", "fs.status")};
 	command_run(&command);
 	if (!command.result)
@@ -361,7 +367,8 @@ static void test_in_server(void **state)
 	run_bad(-EBUSY, "a0", "{s:s,s:s}", "command", "fs.check", "name", "a0/data");
 	close(fd);
 
-	command = (struct command){.server = &server, .request = json_pack("{s:s}", "command", "storage.rescan"),
+	command = (struct command){.server = &server,
+		.request = json_pack("{s:s}", "command", "storage.rescan"),
 		.then = json_pack("{s:s,s:s}", "command", "array.destroy", "name", "a0")};
 	command_run(&command);
 	assert_string_equal(json_string_value(json_array_get(json_object_get(command.result, "opened"), 0)), "a0");

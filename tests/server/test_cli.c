@@ -1,6 +1,6 @@
 /*
- * The tool as its user meets it: exit status, one line on stderr that says what and where, and what is printed. Runs the
- * program that lies beside this test in the build.
+ * The tool as its user meets it: exit status, one line on stderr that says what and where, and what is printed. Runs
+ * the program that lies beside this test in the build.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,8 +41,8 @@ static void furrow(const char *format, ...)
 	va_start(args, format);
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
-	snprintf(command, sizeof(command), "cd %s && exec %s --control %s/no.sock >out 2>err </dev/null %s", directory, program,
-		directory, line);
+	snprintf(command, sizeof(command), "cd %s && exec %s --control %s/no.sock >out 2>err </dev/null %s", directory,
+		program, directory, line);
 	int rc = system(command);
 	assert_true(WIFEXITED(rc));
 	status = WEXITSTATUS(rc);
@@ -55,8 +55,8 @@ static void expect_line(int line, int wanted, const char *says)
 	char *end = strchr(complaint, '\n');
 
 	if (status != wanted || !strstr(complaint, says) || strncmp(complaint, "furrow: ", 8) != 0 || !end || end[1])
-		fail_msg("line %d: expected status %d and one line with \"%s\"; got %d and:\n%s", line, wanted, says, status,
-			complaint);
+		fail_msg("line %d: expected status %d and one line with \"%s\"; got %d and:\n%s", line, wanted, says,
+			status, complaint);
 	if (out[0])
 		fail_msg("line %d: printed, though it failed:\n%s", line, out);
 }
@@ -126,8 +126,8 @@ static void test_usage(void **state)
 		furrow("%s", cases[i].line);
 		char *end = strchr(complaint, '\n');
 		if (status != 2 || !strstr(complaint, cases[i].says) || !end || end[1] || out[0])
-			fail_msg("furrow %s: expected status 2 and \"%s\"; got %d and:\n%s%s", cases[i].line, cases[i].says, status,
-				complaint, out);
+			fail_msg("furrow %s: expected status 2 and \"%s\"; got %d and:\n%s%s", cases[i].line,
+				cases[i].says, status, complaint, out);
 	}
 }
 
@@ -231,14 +231,15 @@ static void test_life(void **state)
 	expect_good("degraded");
 
 	/* JSON is JSON */
-	static const char *const listings[] = {"status", "array list", "array status", "fs list", "fs status", "drive list",
-		"array examine d0", "version", "fs check a0/data"};
+	static const char *const listings[] = {"status", "array list", "array status", "fs list", "fs status",
+		"drive list", "array examine d0", "version", "fs check a0/data"};
 	for (size_t i = 0; i < sizeof(listings) / sizeof(listings[0]); i++) {
 		furrow("%s --json --drives 'd*'", listings[i]);
 		json_error_t why;
 		json_t *json = json_loads(out, JSON_REJECT_DUPLICATES, &why);
 		if (status != 0 || !json_is_object(json))
-			fail_msg("furrow %s --json: status %d, %s\n%s%s", listings[i], status, why.text, out, complaint);
+			fail_msg(
+				"furrow %s --json: status %d, %s\n%s%s", listings[i], status, why.text, out, complaint);
 		json_decref(json);
 	}
 

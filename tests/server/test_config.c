@@ -31,27 +31,26 @@ static int load(const char *text, size_t length, struct config **config, struct 
 
 static void test_full(void **state)
 {
-	static const char text[] =
-		"# everything there is\n"
-		"server:\n"
-		"  listen: [\"0.0.0.0\", \"::\"]\n"
-		"  nfs_port: 2050\n"
-		"  rdma_port: off\n"
-		"  cores: 3\n"
-		"  memory: 1.5GiB\n"
-		"  control: /run/x/control.sock\n"
-		"  metrics: \"[::1]:9999\"\n"
-		"drives: [\"/dev/ng*n1\", /srv/d0.img]\n"
-		"exports:\n"
-		"  - path: /data\n"
-		"    filesystem: a0/data\n"
-		"    allow:\n"
-		"      - {clients: 10.0.0.0/8, access: rw, squash: none, sec: [sys, none]}\n"
-		"      - clients: [192.168.1.7, \"fd00::/8\", \"*\"]\n"
-		"        squash: all\n"
-		"        anonuid: 1000\n"
-		"        anongid: 4294967294\n"
-		"  - {path: /, filesystem: a0/root, allow: {clients: \"*\"}}\n";
+	static const char text[] = "# everything there is\n"
+				   "server:\n"
+				   "  listen: [\"0.0.0.0\", \"::\"]\n"
+				   "  nfs_port: 2050\n"
+				   "  rdma_port: off\n"
+				   "  cores: 3\n"
+				   "  memory: 1.5GiB\n"
+				   "  control: /run/x/control.sock\n"
+				   "  metrics: \"[::1]:9999\"\n"
+				   "drives: [\"/dev/ng*n1\", /srv/d0.img]\n"
+				   "exports:\n"
+				   "  - path: /data\n"
+				   "    filesystem: a0/data\n"
+				   "    allow:\n"
+				   "      - {clients: 10.0.0.0/8, access: rw, squash: none, sec: [sys, none]}\n"
+				   "      - clients: [192.168.1.7, \"fd00::/8\", \"*\"]\n"
+				   "        squash: all\n"
+				   "        anonuid: 1000\n"
+				   "        anongid: 4294967294\n"
+				   "  - {path: /, filesystem: a0/root, allow: {clients: \"*\"}}\n";
 	struct config *config;
 	struct error err;
 	struct in6_addr net;
@@ -128,8 +127,8 @@ static void test_defaults(void **state)
 	config->cores = 4;
 	config_core(config, &core);
 	assert_int_equal(core.reactors, 4);
-	assert_true(core.arena_bytes + config_cache_bytes(config) +
-			(uint64_t)core.reactors * core.fibers * 64 * 1024 <= config->memory);
+	assert_true(core.arena_bytes + config_cache_bytes(config) + (uint64_t)core.reactors * core.fibers * 64 * 1024 <=
+		    config->memory);
 	config_free(config);
 }
 
@@ -148,7 +147,8 @@ static const struct bad {
 	{"server: {}\n---\nserver: {}\n", 2, 1, "second document"},
 	{"server: [\n", 2, 1, "expected valid YAML"},
 	{"server:\n\tlisten: x\n", 2, 1, "expected valid YAML"},
-	{"server: {}\nport: 3\n", 2, 1, "unknown key \"port\" in the configuration; expected one of: server, drives, exports"},
+	{"server: {}\nport: 3\n", 2, 1,
+		"unknown key \"port\" in the configuration; expected one of: server, drives, exports"},
 	{"server: {}\ndrives: [/a]\nserver: {}\n", 3, 1, "stands twice"},
 	{"server:\n", 1, 8, "expected a section"},
 	{"server: {listen: \"\\0\"}\n", 1, 18, "NUL"},
@@ -175,7 +175,9 @@ static const struct bad {
 	{"server:\n  memory: 8GB\n", 2, 11, "\"8GB\" is not a size"},
 	{"server:\n  memory: 1MiB\n", 2, 11, "at least 128MiB"},
 	{"server:\n  control: run/x\n", 2, 12, "absolute path"},
-	{"server:\n  control: /12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567\n",
+	{"server:\n  control: "
+	 "/12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
+	 "\n",
 		2, 12, "107 characters"},
 	{"server:\n  metrics: 9750\n", 2, 12, "ADDRESS:PORT"},
 	{"server:\n  metrics: localhost:9750\n", 2, 12, "ADDRESS:PORT"},
@@ -239,7 +241,8 @@ static void test_bad(void **state)
 			fail_msg("accepted:\n%s", bad[i].text);
 		snprintf(where, sizeof(where), "%s:%u:%u: ", file, bad[i].line, bad[i].column);
 		if (strncmp(err.text, where, strlen(where)) != 0 || !strstr(err.text, bad[i].says))
-			fail_msg("expected %s ... %s\n     got %s\nfor:\n%s", where, bad[i].says, err.text, bad[i].text);
+			fail_msg(
+				"expected %s ... %s\n     got %s\nfor:\n%s", where, bad[i].says, err.text, bad[i].text);
 		if (strchr(err.text, '\n'))
 			fail_msg("more than one line: %s", err.text);
 		assert_null(config);
@@ -285,7 +288,8 @@ static void test_mutations(void **state)
 		struct error err;
 		memcpy(text, good, sizeof(good));
 		for (long n = random() % 4; n >= 0; n--)
-			text[(size_t)random() % (sizeof(good) - 1)] = (char)(random() % 3 ? random() % 95 + 32 : random());
+			text[(size_t)random() % (sizeof(good) - 1)] =
+				(char)(random() % 3 ? random() % 95 + 32 : random());
 		if (load(text, sizeof(good) - 1, &config, &err) == 0)
 			config_free(config);
 		else if (!err.text[0] || strchr(err.text, '\n'))
