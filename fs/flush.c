@@ -19,6 +19,7 @@
 #define GROUP_RECORDS 1024u
 #define GROUP_FIBERS 8u /* that fill blocks or write rows side by side */
 #define FLUSH_AGE (2 * NSEC_PER_SEC)
+#define PLACE_ATTEMPTS 10u
 
 struct group_inode {
 	struct inode *inode;
@@ -254,6 +255,20 @@ enum take_result {
 	TAKE_PARTIAL /* some is left because it became partial, or came, while the group filled others */
 };
 
+/* A stream that goes on: rather whole stripes now, and the rest with what follows. */
+static void group_give_back(struct flush_group *group, struct inode_data *data)
+{
+	unsigned stripe = (unsigned)volume_stripe_blocks(&group->fs->geometry);
+	unsigned keep = group->n >= stripe ? group->n / stripe * stripe : group->n;
+
+	while (group->n > keep) {
+		struct block_record *rec = group->rec[--group->n];
+
+		rec->state = RECORD_DIRTY;
+		list_push_front(&data->dirty, &rec->link);
+	}
+}
+
 /*
  * Takes what it may of one inode. What stands on a record that another group has under way is left,
  * and queued again when that group ends.
@@ -288,13 +303,15 @@ static enum take_result group_take_inode(struct flush_group *group, struct inode
 			sorted = false;
 		group->rec[group->n++] = rec;
 	}
+	if (!sorted)
+		qsort(group->rec + first, group->n - first, sizeof(group->rec[0]), record_order);
+	if (result == TAKE_FULL && first == 0)
+		group_give_back(group, data);
 	if (group->n > first) {
 		group->inode[group->inodes++] = (struct group_inode){
 			.inode = inode, .first = first, .count = group->n - first, .size = inode->attr.size};
 		data->users++;
 		inode_ref(inode);
-		if (!sorted)
-			qsort(group->rec + first, group->n - first, sizeof(group->rec[0]), record_order);
 	}
 	return result;
 }
@@ -315,10 +332,12 @@ static void group_take(struct flush_group *group)
 		if (data->exclusive)
 			continue; /* data_unexclude() queues it again */
 		result = group_take_inode(group, data);
-		if (result == TAKE_FULL)
-			list_push_front(&files->flush_queue, &data->queue_link);
-		else if (result == TAKE_PARTIAL)
+		if (result == TAKE_PARTIAL)
 			list_push_back(&again, &data->queue_link);
+		if (result == TAKE_FULL) {
+			list_push_front(&files->flush_queue, &data->queue_link);
+			break;
+		}
 	}
 	list_append(&files->flush_queue, &again);
 	group->gathering = false;
@@ -385,7 +404,7 @@ static int group_place(struct flush_group *group, enum space_class class, struct
 }
 
 /* Whole stripes for long runs; then what is left of all inodes, in order, shares rows. */
-static int group_place_all(struct flush_group *group)
+static int group_place_once(struct flush_group *group)
 {
 	unsigned stripe = (unsigned)volume_stripe_blocks(&group->fs->geometry), small = 0;
 	struct block_record **rest = malloc(sizeof(*rest) * (group->n ? group->n : 1));
@@ -409,6 +428,28 @@ static int group_place_all(struct flush_group *group)
 		r = group_place(group, SPACE_SMALL, rest, small);
 	free(rest);
 	return r;
+}
+
+/*
+ * Space was promised when the blocks were written, but it may still hang in stripes that only a
+ * checkpoint frees, or that the cleaner has to empty first.
+ */
+static int group_place_all(struct flush_group *group)
+{
+	struct fs *fs = group->fs;
+	int r;
+
+	for (unsigned attempt = 0;; attempt++) {
+		r = group_place_once(group);
+		if (r != -ENOSPC || attempt == PLACE_ATTEMPTS || fs->failed)
+			return r;
+		for (unsigned i = 0; i < group->runs; i++)
+			space_rows_done(fs, &group->run[i].run);
+		group->runs = group->slices = 0;
+		r = fs_checkpoint(fs);
+		if (r < 0)
+			return r;
+	}
 }
 
 static int write_job(struct flush_group *group, unsigned job)

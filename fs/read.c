@@ -256,26 +256,34 @@ static int read_runs(struct read_call *c)
 	return r < 0 ? r : error;
 }
 
-/* Buffers for COUNT blocks, in few large pieces and without waste. */
-static void stretch_alloc(struct read_call *c, uint32_t count)
+/*
+ * Buffers for COUNT blocks, in few large pieces and without waste. Never waits: that would be inside
+ * of a read section, for which a checkpoint waits, for which what holds the buffers may be waiting.
+ */
+static bool stretch_alloc(struct read_call *c, uint32_t count)
 {
 	while (count > 0) {
 		uint32_t blocks = BUF_MAX / BLOCK_BYTES;
+		struct buf *buf;
 
 		while (blocks > count)
 			blocks /= 2;
-		c->out[(*c->n)++] =
-			(struct slice){buf_alloc(blocks * BLOCK_BYTES), 0, blocks * BLOCK_BYTES};
+		buf = buf_try_alloc(blocks * BLOCK_BYTES);
+		if (!buf)
+			return false;
+		c->out[(*c->n)++] = (struct slice){buf, 0, blocks * BLOCK_BYTES};
 		count -= blocks;
 	}
+	return true;
 }
 
-static void stretch_make(struct read_call *c, unsigned from, unsigned to)
+static bool stretch_make(struct read_call *c, unsigned from, unsigned to)
 {
 	unsigned slice = *c->n;
 	uint64_t start = c->piece[from].block;
 
-	stretch_alloc(c, (uint32_t)(c->piece[to - 1].block + c->piece[to - 1].count - start));
+	if (!stretch_alloc(c, (uint32_t)(c->piece[to - 1].block + c->piece[to - 1].count - start)))
+		return false;
 	for (unsigned i = from; i < to; i++) {
 		const struct piece *p = &c->piece[i];
 
@@ -286,12 +294,22 @@ static void stretch_make(struct read_call *c, unsigned from, unsigned to)
 			.slices = *c->n - slice,
 			.skip = (p->block - start) * BLOCK_BYTES};
 	}
+	return true;
 }
 
+/* The plan's pieces from FROM on are not needed. */
+static void pieces_put(struct read_call *c, unsigned from)
+{
+	for (unsigned i = from; i < c->pieces; i++)
+		if (c->piece[i].kind == PIECE_MEMORY)
+			buf_put(c->piece[i].buf);
+}
+
+/* -ENOBUFS: there are no buffers now. */
 static int read_do(struct read_call *c)
 {
 	unsigned *n = c->n;
-	uint64_t skip;
+	uint32_t skip;
 
 	c->runs = 0;
 	for (unsigned i = 0; i < c->pieces;) {
@@ -310,7 +328,10 @@ static int read_do(struct read_call *c)
 		} else {
 			while (to < c->pieces && c->piece[to].kind == PIECE_DRIVE)
 				to++;
-			stretch_make(c, i, to);
+			if (!stretch_make(c, i, to)) {
+				pieces_put(c, to);
+				return -ENOBUFS;
+			}
 		}
 		i = to;
 	}
@@ -321,45 +342,56 @@ static int read_do(struct read_call *c)
 			return r;
 	}
 	/* only the bytes asked for: a part of the first and of the last block */
-	skip = c->off % BLOCK_BYTES;
-	c->out[0].off += (uint32_t)skip;
-	c->out[0].len -= (uint32_t)skip;
+	skip = (uint32_t)(c->off % BLOCK_BYTES);
+	c->out[0].off += skip;
+	c->out[0].len -= skip;
 	c->out[*n - 1].len -= (uint32_t)(slices_bytes(c->out, *n) - *c->count);
 	return 0;
+}
+
+/* Makes whole the block that the plan found to be partial. */
+static int read_fill(struct read_call *c)
+{
+	struct fs_files *files = c->fs->files;
+	struct inode *inode = c->fill;
+	int r = data_use(files, inode);
+
+	if (r == 0) {
+		r = record_fill(c->fs, inode, c->fill_block);
+		data_unuse(files, inode);
+	}
+	inode_unref(files, inode);
+	return r;
 }
 
 static int read_run(struct fs *fs, void *arg)
 {
 	struct read_call *c = arg;
+	uint32_t count = *c->count;
 	int r;
 
 	c->fs = fs;
 	for (;;) {
-		struct inode *inode;
-
+		*c->count = count;
 		r = fs_view(fs, read_pass, c);
-		if (r < 0 || !c->fill)
-			break;
-		inode = c->fill;
-		r = data_use(fs->files, inode);
-		if (r == 0) {
-			r = record_fill(fs, inode, c->fill_block);
-			data_unuse(fs->files, inode);
+		if (r == 0 && c->fill) {
+			r = read_fill(c);
+			if (r == 0)
+				continue;
 		}
-		inode_unref(fs->files, inode);
-		if (r < 0)
+		if (r < 0 || c->pieces == 0)
 			return r;
-	}
-	if (r < 0 || c->pieces == 0)
-		return r;
-	r = read_do(c);
-	if (c->inside)
-		read_leave(fs->files, c->phase);
-	if (r < 0) {
+		r = read_do(c);
+		if (c->inside)
+			read_leave(fs->files, c->phase);
+		if (r == 0)
+			return 0;
 		slices_put(c->out, *c->n);
 		*c->n = 0;
+		if (r != -ENOBUFS)
+			return r;
+		buf_put(buf_alloc(BUF_MAX)); /* waits until there are some */
 	}
-	return r;
 }
 
 int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count, struct slice *out,

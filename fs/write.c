@@ -214,16 +214,20 @@ static void write_throttle(struct fs *fs)
 	}
 }
 
+#define RESERVE_ATTEMPTS 4u
+
 static int write_reserve(struct fs *fs, uint64_t blocks)
 {
 	int r = space_reserve(fs, blocks);
 
-	if (r != -ENOSPC)
-		return r;
-	/* what was overwritten and deleted is free after a flush and a checkpoint */
-	files_flush_all(fs);
-	r = fs_checkpoint(fs);
-	return r < 0 ? r : space_reserve(fs, blocks);
+	/* what was overwritten and deleted is free after a flush and a checkpoint, for which others wait too */
+	for (unsigned attempt = 0; r == -ENOSPC && attempt < RESERVE_ATTEMPTS && !fs->failed; attempt++) {
+		files_flush_all(fs);
+		r = fs_checkpoint(fs);
+		if (r == 0)
+			r = space_reserve(fs, blocks);
+	}
+	return r;
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ static inline int files_test_remount(struct files_test *t)
 
 static inline void files_test_run(void (*body)(void *), void *arg)
 {
-	struct core_config config = {.reactors = 1, .arena_bytes = 96u << 20, .fibers = 256};
+	struct core_config config = {.reactors = 2, .arena_bytes = 96u << 20, .fibers = 256};
 	struct error err = {0};
 
 	test_failure[0] = 0;

@@ -13,8 +13,9 @@ struct worker {
 	unsigned steps;
 	struct wait_group *wait;
 };
+static bool elsewhere; /* the workers run on another reactor than the file system */
 
-static void worker_fiber(void *arg)
+static void worker_run(void *arg)
 {
 	struct worker *w = arg;
 	struct model_op *op = malloc(sizeof(*op));
@@ -29,6 +30,16 @@ static void worker_fiber(void *arg)
 			CHECK_FAILED("step %u: %s: is %d, not %d", i, op_text(op), got, want);
 	}
 	free(op);
+}
+
+static void worker_fiber(void *arg)
+{
+	struct worker *w = arg;
+
+	if (elsewhere)
+		reactor_call(reactor_get(1), worker_run, w);
+	else
+		worker_run(w);
 	wait_group_done(w->wait, 0);
 }
 
@@ -106,11 +117,20 @@ static void test_model_collisions(void **state)
 	name_hash_mask = UINT64_MAX;
 }
 
+static void test_model_elsewhere(void **state)
+{
+	(void)state;
+	elsewhere = true;
+	run(body_model, 5, 128ull << 20);
+	elsewhere = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_model_collisions),
+		cmocka_unit_test(test_model_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

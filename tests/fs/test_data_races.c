@@ -1,0 +1,156 @@
+/*
+ * Reads against overwrites, checkpoints and the reuse of stripes: a block that a read saw in the tree is
+ * not given to anybody else before the drive has answered, however slow that is. Every block carries its
+ * number and version, so each read can tell by itself whether it is one that was ever written there.
+ */
+#include "tests/fs/files_test.h"
+
+#define BLOCKS 96u
+#define WRITERS 4u
+#define READERS 6u
+
+struct race {
+	struct files_test *t;
+	struct fs_id f;
+	uint64_t written[BLOCKS]; /* version that is certainly there */
+	uint64_t begun[BLOCKS];   /* version that may be there */
+	unsigned writers, next;
+	uint64_t reads;
+	bool stop;
+	struct wait_group wait;
+	uint64_t seed;
+};
+
+static void block_make(uint64_t *to, uint64_t block, uint64_t version)
+{
+	for (unsigned i = 0; i < 512; i++)
+		to[i] = i == 0 ? block : i == 1 ? version : hash_u64(block * 1000003 + version * 7919 + i);
+}
+
+static void writer(void *arg)
+{
+	struct race *r = arg;
+	unsigned me = r->next++;
+	uint64_t *data = malloc(8 * 4096);
+	int result = 0;
+
+	for (unsigned i = 0; i < 120 && result == 0; i++) {
+		/* each writer has its own blocks */
+		unsigned per = BLOCKS / WRITERS, n = 1 + test_below(&r->seed, 8), first = test_below(&r->seed, per - n + 1);
+		bool stable = test_below(&r->seed, 4) != 0;
+
+		first += me * per;
+		for (unsigned b = 0; b < n; b++)
+			block_make(data + b * 512, first + b, ++r->begun[first + b]);
+		result = t_write(r->t, r->f, first * 4096ull, data, n * 4096, stable ? FS_FILE_SYNC : FS_UNSTABLE);
+		for (unsigned b = 0; b < n; b++)
+			r->written[first + b] = r->begun[first + b];
+		if (i % 8 == 7)
+			fiber_yield();
+	}
+	free(data);
+	r->writers--;
+	wait_group_done(&r->wait, result);
+}
+
+static void reader(void *arg)
+{
+	struct race *r = arg;
+	uint64_t *data = malloc(16 * 4096), *want = malloc(4096), least[16];
+
+	while (r->writers > 0 && !test_failure[0]) {
+		unsigned n = 1 + test_below(&r->seed, 16), first = test_below(&r->seed, BLOCKS - n + 1);
+		int got;
+
+		memcpy(least, r->written + first, n * sizeof(least[0]));
+		got = t_read(r->t, r->f, first * 4096ull, data, n * 4096, NULL);
+		if (got != (int)(n * 4096)) {
+			CHECK_FAILED("read of %u blocks at %u: %d", n, first, got);
+			break;
+		}
+		for (unsigned b = 0; b < n; b++) {
+			uint64_t version = data[b * 512 + 1];
+
+			block_make(want, first + b, version);
+			if (memcmp(want, data + b * 512, 4096) != 0)
+				CHECK_FAILED("block %u holds something else", first + b);
+			else if (version < least[b] || version > r->begun[first + b])
+				CHECK_FAILED("block %u has version %llu, not %llu to %llu", first + b,
+					(unsigned long long)version, (unsigned long long)least[b],
+					(unsigned long long)r->begun[first + b]);
+		}
+		r->reads++;
+		fiber_yield(); /* what is in memory is read without a wait */
+	}
+	free(data);
+	free(want);
+	wait_group_done(&r->wait, 0);
+}
+
+static void checkpointer(void *arg)
+{
+	struct race *r = arg;
+	int result = 0;
+
+	while (r->writers > 0 && result == 0) {
+		result = fs_checkpoint(r->t->fs);
+		/* slow reads, one after the other */
+		for (unsigned i = 0; i < r->t->count; i++)
+			fault_inject(r->t->path[i], FAULT_DELAY, 1 + test_below(&r->seed, 3), 3 * NSEC_PER_MSEC);
+		fiber_yield();
+	}
+	wait_group_done(&r->wait, result);
+}
+
+static void body_races(void *arg)
+{
+	struct files_test *t = arg;
+	struct race *r = calloc(1, sizeof(*r));
+	struct fs_status status;
+	uint64_t *data = malloc(4096);
+
+	r->t = t;
+	r->seed = getenv("FURROW_SEED") ? strtoull(getenv("FURROW_SEED"), NULL, 0) : 4;
+	printf("seed %llu\n", (unsigned long long)r->seed);
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(t_create(t, t->root, "f", &r->f));
+	for (unsigned b = 0; b < BLOCKS; b++) {
+		block_make(data, b, 0);
+		CHECK_OK(t_write(t, r->f, b * 4096ull, data, 4096, FS_UNSTABLE));
+	}
+	wait_group_init(&r->wait);
+	r->writers = WRITERS;
+	for (unsigned i = 0; i < WRITERS + READERS + 1; i++) {
+		wait_group_add(&r->wait, 1);
+		CHECK_OK(fiber_spawn(i < WRITERS ? writer : i < WRITERS + READERS ? reader : checkpointer, r));
+	}
+	CHECK_OK(wait_group_wait(&r->wait));
+	CHECK(!test_failure[0]);
+	CHECK(r->reads > 50);
+	fs_status(t->fs, &status);
+	CHECK_IS(status.checksum_errors, 0);
+	CHECK_IS(t_check(t), 0);
+	files_test_close(t);
+	free(data);
+	free(r);
+}
+
+static void test_races(void **state)
+{
+	static struct files_test t;
+
+	(void)state;
+	files_test_drives(&t, 5, 40ull << 20);
+	files_test_run(body_races, &t);
+	fault_reset();
+	files_test_remove(&t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_races),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
