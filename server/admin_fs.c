@@ -146,13 +146,13 @@ json_t *admin_fs_status(struct admin *admin)
 		return NULL;
 	if (name) {
 		struct storage_fs *sf = admin_filesystem(admin, name);
-		if (!sf || (!admin->server && storage_fs_mount(admin->storage, sf, 0, admin->err) < 0))
+		if (!sf || (!admin->server && storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) < 0))
 			return NULL;
 	} else if (!admin->server) {
 		if (arrays_open(admin) < 0)
 			return NULL;
 		list_foreach (n, &admin->storage->filesystems)
-			if (storage_fs_mount(admin->storage, container_of(n, struct storage_fs, node), 0, &why) < 0)
+			if (storage_fs_mount(admin->storage, container_of(n, struct storage_fs, node), 1, &why) < 0)
 				json_array_append_new(admin->problems, json_string(why.text));
 	}
 	json_t *result = json_object();
@@ -229,7 +229,7 @@ json_t *admin_fs_create(struct admin *admin)
 	}
 	sf = storage_fs_find(admin->storage, name);
 	/* The server mounts it, ready to be exported; that this works is worth knowing now. */
-	if (admin->server && sf && storage_fs_mount(admin->storage, sf, 64ull << 20, admin->err) < 0)
+	if (admin->server && sf && storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) < 0)
 		return NULL;
 	log_info("admin", "file system created fs=%s", name);
 	json_t *result = json_object();
@@ -340,7 +340,7 @@ json_t *admin_fs_check(struct admin *admin)
 		return NULL;
 	fiber_lock(&admin->storage->lock);
 	struct storage_fs *sf = admin_filesystem(admin, name);
-	int rc = sf ? storage_fs_mount(admin->storage, sf, 64ull << 20, admin->err) : -ENOENT;
+	int rc = sf ? storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) : -ENOENT;
 	if (rc == 0)
 		storage_fs_hold(sf);
 	fiber_unlock(&admin->storage->lock);

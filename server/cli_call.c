@@ -15,8 +15,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+/* A check goes through everything, and is worth some memory; all else is over before more would help. */
 #define OFFLINE_ARENA (64ull << 20)
-#define OFFLINE_CACHE (256ull << 20)
+#define OFFLINE_ARENA_CHECK (512ull << 20)
 
 static int config_get(struct cli *cli)
 {
@@ -151,7 +152,7 @@ static void here_main(void *arg)
 		drives = (char **)(uintptr_t)here->cli->drives;
 		count = here->cli->drive_count;
 	}
-	storage = (struct storage){.read_only = here->read_only, .cache_bytes = OFFLINE_CACHE};
+	storage = (struct storage){.read_only = here->read_only, .cache_bytes = arena_total_bytes() / 2};
 	if (storage_open(&storage, drives, count, none, 0, here->err) < 0)
 		return;
 	here->result = admin_run(NULL, &storage, here->request, progress_show, NULL, here->err);
@@ -160,12 +161,16 @@ static void here_main(void *arg)
 
 static json_t *here_call(struct cli *cli, json_t *request, bool read_only, struct error *err)
 {
-	struct core_config core = {.reactors = 1, .arena_bytes = OFFLINE_ARENA, .fibers = 256, .helper_threads = 1};
+	bool check = !strcmp(json_text(request, "command"), "fs.check");
+	struct core_config core = {.reactors = 1,
+		.arena_bytes = check ? OFFLINE_ARENA_CHECK : OFFLINE_ARENA,
+		.fibers = 256,
+		.helper_threads = 1};
 	struct here here = {.cli = cli, .request = request, .read_only = read_only, .err = err};
 
 	if (core_main(&core, here_main, &here, err) < 0)
 		return NULL;
-	if (!strcmp(json_text(request, "command"), "fs.check"))
+	if (check)
 		progress_end();
 	return here.result;
 }

@@ -2,9 +2,9 @@
  * How the memory of a machine is shared out. `memory` (auto: half of what this process may use) is a hard limit, and
  * is cut once, at start:
  *
- *   3/8  the arena: payload on its way between wire and drives, and dirty data
- *   4/8  caches: nodes of the file systems' trees with their checksums, clean data
- *   1/8  everything else: fiber stacks, connections, the reply cache, the program itself
+ *   3/4  the arena, on huge pages: payload on its way between wire and drives, dirty data (a quarter of it), and the
+ *        file systems' caches (half of it): nodes of their trees with the checksums
+ *   1/4  everything else: inodes in memory (3/32), fiber stacks (1/16), connections, the reply cache, the program
  *
  * What this process may use is the smallest of the machine's RAM and the limits of the control groups that it is in
  * (version 2: memory.max of its group and of every one above; version 1: memory.limit_in_bytes).
@@ -101,11 +101,11 @@ void config_core(const struct config *config, struct core_config *core)
 	if (reactors > METRIC_SLOTS - 1)
 		reactors = METRIC_SLOTS - 1;
 
-	/* Half of the last eighth goes to fiber stacks: that bounds how many calls may run at once. */
+	/* How many calls may run at once is bounded by the memory for their stacks. */
 	uint64_t fibers = memory / 16 / reactors / (64 * 1024);
 	*core = (struct core_config){
 		.reactors = reactors,
-		.arena_bytes = memory / 8 * 3 / ARENA_PIECE * ARENA_PIECE,
+		.arena_bytes = memory / 4 * 3 / ARENA_PIECE * ARENA_PIECE,
 		.fibers = fibers < 64	  ? 64
 			  : fibers > 4096 ? 4096
 					  : (unsigned)fibers,
@@ -115,5 +115,5 @@ void config_core(const struct config *config, struct core_config *core)
 
 uint64_t config_cache_bytes(const struct config *config)
 {
-	return memory_total(config) / 2;
+	return memory_total(config) / 8 * 3;
 }

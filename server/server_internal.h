@@ -79,7 +79,7 @@ bool config_filesystem_valid(const char *name);          /* "array/volume" */
 #define CONFIG_MEMORY_MIN (128ull << 20)
 /* What "auto" comes to on this machine, and the arena's part of memory. */
 void config_core(const struct config *config, struct core_config *core);
-/* The part of memory that the file systems' caches share: give it to struct storage before storage_open(). */
+/* The part of the arena that the file systems' caches share: give it to struct storage before storage_open(). */
 uint64_t config_cache_bytes(const struct config *config);
 
 /* "64KiB", "1.5TiB", "10G" (powers of 1024), plain bytes; and back, for people. */
@@ -124,6 +124,8 @@ void storage_close(struct storage *storage); /* unmounts, closes */
 int storage_array_open(struct storage *storage, const char *name, struct storage_array **array, struct error *err);
 void storage_array_close(struct storage *storage, struct storage_array *array); /* unmounts what is on it, too */
 int storage_fs_mount(struct storage *storage, struct storage_fs *filesystem, uint64_t cache_bytes, struct error *err);
+/* What a file system that is mounted alone, by command, may have of the cache. */
+uint64_t storage_cache_left(const struct storage *storage);
 int storage_fs_unmount(struct storage *storage, struct storage_fs *filesystem);
 /* After a volume was made or destroyed. */
 int storage_volumes_refresh(struct storage *storage, struct storage_array *array, struct error *err);

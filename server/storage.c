@@ -270,6 +270,11 @@ static uint64_t cache_share(const struct storage *storage, unsigned count)
 	return share > CACHE_LEAST ? share : CACHE_LEAST;
 }
 
+uint64_t storage_cache_left(const struct storage *storage)
+{
+	return cache_share(storage, 1);
+}
+
 static int mount_named(struct storage *storage, const char *name, uint64_t cache_bytes, struct error *err)
 {
 	char array[RAID_NAME_MAX + 1];
