@@ -63,6 +63,10 @@ static void reader(void *arg)
 		int got;
 
 		memcpy(least, r->written + first, n * sizeof(least[0]));
+		/* the next command of each drive is that of this read, and slow */
+		if (r->reads % 16 == 0)
+			for (unsigned i = 0; i < r->t->count; i++)
+				fault_inject(r->t->path[i], FAULT_DELAY, 1, 60 * NSEC_PER_MSEC);
 		got = t_read(r->t, r->f, first * 4096ull, data, n * 4096, NULL);
 		if (got != (int)(n * 4096)) {
 			CHECK_FAILED("read of %u blocks at %u: %d", n, first, got);
@@ -94,9 +98,6 @@ static void checkpointer(void *arg)
 
 	while (r->writers > 0 && result == 0) {
 		result = fs_checkpoint(r->t->fs);
-		/* slow reads, one after the other */
-		for (unsigned i = 0; i < r->t->count; i++)
-			fault_inject(r->t->path[i], FAULT_DELAY, 1 + test_below(&r->seed, 3), 3 * NSEC_PER_MSEC);
 		fiber_yield();
 	}
 	wait_group_done(&r->wait, result);
@@ -108,12 +109,23 @@ static void body_races(void *arg)
 	struct race *r = calloc(1, sizeof(*r));
 	struct fs_status status;
 	uint64_t *data = malloc(4096);
+	uint8_t *zeros = calloc(1, 65536);
+	struct fs_statfs stat;
+	struct fs_id filler;
 
 	r->t = t;
-	r->seed = getenv("FURROW_SEED") ? strtoull(getenv("FURROW_SEED"), NULL, 0) : 4;
+	r->seed = getenv("FURROW_SEED") ? strtoull(getenv("FURROW_SEED"), NULL, 0) : 2;
 	printf("seed %llu\n", (unsigned long long)r->seed);
 	CHECK_OK(files_test_create(t, 6));
 	CHECK_OK(t_create(t, t->root, "f", &r->f));
+	CHECK_OK(t_create(t, t->root, "filler", &filler));
+	/* few free stripes, so that they are used again soon */
+	for (uint64_t off = 0; off < 600u << 20; off += 65536) {
+		CHECK_OK(fs_statfs(t->fs, &stat));
+		if (stat.bytes_available < 3u << 20)
+			break;
+		CHECK_OK(t_write(t, filler, off, zeros, 65536, FS_FILE_SYNC));
+	}
 	for (unsigned b = 0; b < BLOCKS; b++) {
 		block_make(data, b, 0);
 		CHECK_OK(t_write(t, r->f, b * 4096ull, data, 4096, FS_UNSTABLE));
@@ -132,6 +144,7 @@ static void body_races(void *arg)
 	CHECK_IS(t_check(t), 0);
 	files_test_close(t);
 	free(data);
+	free(zeros);
 	free(r);
 }
 
