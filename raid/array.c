@@ -58,7 +58,8 @@ static int drives_open(struct array *array, const struct array_create *create, s
 		for (unsigned j = 0; j < i; j++)
 			if (drive_same(peek, array->member[j].drive)) {
 				drive_close(peek);
-				return error_set(err, -EEXIST, "%s: is the same drive as %s", path, array->member[j].drive->path);
+				return error_set(err, -EEXIST, "%s: is the same drive as %s", path,
+					array->member[j].drive->path);
 			}
 		drive_close(peek);
 		if ((r = drive_open(path, true, &member->drive, err)))
@@ -83,7 +84,8 @@ static int drives_check(struct array *array, unsigned count, bool force, struct 
 			error_set(err, r, "%s: cannot be read: %s", drive->path, strerror(-r));
 		} else if (verdict == SUPER_VALID) {
 			if (!force)
-				r = error_set(err, -EEXIST, "%s: holds member %u of array %s", drive->path, found->slot, found->config.name);
+				r = error_set(err, -EEXIST, "%s: holds member %u of array %s", drive->path, found->slot,
+					found->config.name);
 		} else if (verdict != SUPER_NONE) {
 			if (!force)
 				r = error_set(err, -EEXIST, "%s: holds a %s", drive->path, why);
@@ -132,11 +134,12 @@ static int config_make(struct array *array, const struct array_create *create, s
 	g->strip_bytes = create->strip_bytes ? create->strip_bytes : 65536;
 	g->strip_blocks = g->strip_bytes / BLOCK_BYTES;
 	g->member_offset = c->data_offset;
-	uint64_t rows = c->member_bytes < c->data_offset + MEMBER_TAIL_BYTES ?
-				0 :
-				(c->member_bytes - MEMBER_TAIL_BYTES - c->data_offset) / g->strip_bytes;
+	uint64_t rows = c->member_bytes < c->data_offset + MEMBER_TAIL_BYTES
+				? 0
+				: (c->member_bytes - MEMBER_TAIL_BYTES - c->data_offset) / g->strip_bytes;
 	if (rows < STRIPES_MIN)
-		return error_set(err, -ENOSPC, "%s: too small (%llu bytes)", least->path, (unsigned long long)least->bytes);
+		return error_set(
+			err, -ENOSPC, "%s: too small (%llu bytes)", least->path, (unsigned long long)least->bytes);
 	c->data_bytes = rows * g->strip_bytes;
 	g->stripes = rows * g->groups;
 	for (unsigned i = 0; i < count; i++) {
@@ -155,7 +158,8 @@ int array_create(const struct array_create *create, struct error *err)
 	char why[160];
 	unsigned count = create->count + create->spare_count;
 	if (!create->name || !raid_name_valid(create->name))
-		return error_set(err, -EINVAL, "%.40s: not a name (1 to %d of A-Z a-z 0-9 . _ -, not beginning with . or -)",
+		return error_set(err, -EINVAL,
+			"%.40s: not a name (1 to %d of A-Z a-z 0-9 . _ -, not beginning with . or -)",
 			create->name ? create->name : "", RAID_NAME_MAX);
 	struct uuid uuid;
 	if (uuid_parse(create->name, &uuid) == 0)
@@ -192,13 +196,14 @@ int array_create(const struct array_create *create, struct error *err)
 		r = array_commit(array, err);
 		/* a new array is whole or is not */
 		for (unsigned i = 0; i < count && !r; i++)
-			if (array->config.member[i].state != FORMAT_MEMBER_ACTIVE && array->config.member[i].state != FORMAT_MEMBER_SPARE)
+			if (array->config.member[i].state != FORMAT_MEMBER_ACTIVE &&
+				array->config.member[i].state != FORMAT_MEMBER_SPARE)
 				r = error_set(err, -EIO, "%s: superblock cannot be written", array->member[i].path);
 		fiber_unlock(&array->mutex);
 	}
 	if (!r)
-		log_info("raid", "array created array=%s level=%u members=%u spares=%u", create->name, create->level, create->count,
-			create->spare_count);
+		log_info("raid", "array created array=%s level=%u members=%u spares=%u", create->name, create->level,
+			create->count, create->spare_count);
 	array_free(array);
 	return r;
 }
@@ -215,12 +220,14 @@ static void close_home(void *arg)
 			struct member *member = &array->member[i];
 			if (member_active(member) && atomic_load(&member->written) > atomic_load(&member->flushed) &&
 				member->drive->volatile_cache && drive_flush(member->drive))
-				log_warning("raid", "flush failed at close array=%s drive=%s", array->config.name, member->path);
+				log_warning("raid", "flush failed at close array=%s drive=%s", array->config.name,
+					member->path);
 		}
 		array->config.clean = true;
 		struct error err = {0};
 		if (array_commit(array, &err))
-			log_error("raid", "array not closed cleanly array=%s reason=\"%s\"", array->config.name, err.text);
+			log_error("raid", "array not closed cleanly array=%s reason=\"%s\"", array->config.name,
+				err.text);
 	}
 	fiber_unlock(&array->mutex);
 	array_free(array);
@@ -231,7 +238,8 @@ void array_close(struct array *array)
 	if (!array)
 		return;
 	if (array->open_volumes)
-		log_error("raid", "array closed while volumes are open array=%s volumes=%u", array->config.name, array->open_volumes);
+		log_error("raid", "array closed while volumes are open array=%s volumes=%u", array->config.name,
+			array->open_volumes);
 	reactor_call(array->home, close_home, array);
 }
 

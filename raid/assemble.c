@@ -53,18 +53,21 @@ static int array_find(const struct raid_scan *scan, const char *name, struct uui
 			char a[37], b[37];
 			uuid_format(uuid, a);
 			uuid_format(&info->array, b);
-			return error_set(err, -EEXIST, "array %.40s: two arrays have this name, %s and %s; use the UUID", name, a, b);
+			return error_set(err, -EEXIST,
+				"array %.40s: two arrays have this name, %s and %s; use the UUID", name, a, b);
 		}
 		*uuid = info->array;
 		seen = true;
 	}
 	if (!seen)
-		return error_set(err, -ENOENT, "array %.40s: none of the %u drives scanned is a member of it", name, scan->count);
+		return error_set(err, -ENOENT, "array %.40s: none of the %u drives scanned is a member of it", name,
+			scan->count);
 	return 0;
 }
 
 /* Reads the superblock of a drive that may have changed since the scan. */
-static int candidate_read(const char *path, bool claim, struct drive **drive, struct super_found *found, struct error *err)
+static int candidate_read(
+	const char *path, bool claim, struct drive **drive, struct super_found *found, struct error *err)
 {
 	enum super_verdict verdict;
 	char why[160];
@@ -83,7 +86,8 @@ static int candidate_read(const char *path, bool claim, struct drive **drive, st
 	return r;
 }
 
-static int candidates_collect(struct assembly *a, const struct raid_scan *scan, const struct uuid *uuid, struct error *err)
+static int candidates_collect(
+	struct assembly *a, const struct raid_scan *scan, const struct uuid *uuid, struct error *err)
 {
 	a->list = calloc(scan->count + 1, sizeof(*a->list));
 	if (!a->list)
@@ -101,18 +105,21 @@ static int candidates_collect(struct assembly *a, const struct raid_scan *scan, 
 		struct error why = {0};
 		if (candidate_read(info->path, false, &drive, c->found, &why) ||
 			memcmp(&c->found->config.uuid, uuid, sizeof(*uuid)) != 0) {
-			log_warning("raid", "drive left out array=%s drive=%s reason=\"%s\"", info->array_name, info->path,
-				why.code ? why.text : "changed since the scan");
+			log_warning("raid", "drive left out array=%s drive=%s reason=\"%s\"", info->array_name,
+				info->path, why.code ? why.text : "changed since the scan");
 			free(c->found);
 			c->found = NULL;
 			continue;
 		}
 		a->count++;
 	}
-	for (unsigned i = 0; i < a->count; i++)
-		if (!a->newest || a->list[i].found->config.events > a->newest->found->config.events)
+	if (!a->count)
+		return error_set(err, -ENOENT, "the members found by the scan cannot be read any more");
+	a->newest = &a->list[0];
+	for (unsigned i = 1; i < a->count; i++)
+		if (a->list[i].found->config.events > a->newest->found->config.events)
 			a->newest = &a->list[i];
-	return a->newest ? 0 : error_set(err, -ENOENT, "the members found by the scan cannot be read any more");
+	return 0;
 }
 
 static int candidates_judge(struct assembly *a, struct error *err)
@@ -124,8 +131,9 @@ static int candidates_judge(struct assembly *a, struct error *err)
 		const struct member_config *m = f->slot < SUPER_MEMBERS ? &top->member[f->slot] : NULL;
 		if (f->config.events == top->events && f->common != a->newest->found->common)
 			return error_set(err, -EUCLEAN,
-				"array %s: %s and %s went on without each other (both at event %llu); start one side only", top->name,
-				a->newest->info->path, c->info->path, (unsigned long long)top->events);
+				"array %s: %s and %s went on without each other (both at event %llu); start one side "
+				"only",
+				top->name, a->newest->info->path, c->info->path, (unsigned long long)top->events);
 		if (!m || memcmp(&m->uuid, &f->member, sizeof(m->uuid)) != 0)
 			c->verdict = CANDIDATE_FOREIGN;
 		else if (m->state == FORMAT_MEMBER_FAILED)
@@ -174,8 +182,8 @@ static void losses_describe(const struct assembly *a, char *out, size_t size)
 			const struct candidate *c = &a->list[i];
 			if (c->found->slot != slot)
 				continue;
-			int n = snprintf(out + at, size - at, "%smember %u (%s) %s", at ? "; " : "", slot, c->info->path,
-				candidate_word(c->verdict));
+			int n = snprintf(out + at, size - at, "%smember %u (%s) %s", at ? "; " : "", slot,
+				c->info->path, candidate_word(c->verdict));
 			at += n > 0 ? (size_t)n : 0;
 			seen = true;
 		}
@@ -199,7 +207,8 @@ static int members_claim(struct assembly *a, struct error *err)
 			continue;
 		struct member *member = &array->member[c->found->slot];
 		r = candidate_read(c->info->path, true, &member->drive, again, err);
-		if (!r && (memcmp(&again->member, &c->found->member, 16) != 0 || again->config.events != c->found->config.events))
+		if (!r && (memcmp(&again->member, &c->found->member, 16) != 0 ||
+				  again->config.events != c->found->config.events))
 			r = error_set(err, -EAGAIN, "%s: changed while the array was being opened", c->info->path);
 		snprintf(member->path, sizeof(member->path), "%s", c->info->path);
 	}
@@ -228,14 +237,17 @@ static int array_start(struct assembly *a, struct error *err)
 			if (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_STALE)
 				array->member[slot].stale = true;
 		}
-		if (slot < c->members && !good && m->state != FORMAT_MEMBER_FAILED && m->state != FORMAT_MEMBER_MISSING) {
+		if (slot < c->members && !good && m->state != FORMAT_MEMBER_FAILED &&
+			m->state != FORMAT_MEMBER_MISSING) {
 			m->state = FORMAT_MEMBER_MISSING;
 			m->changed = wall_ns();
 		}
 		if (slot < c->members && m->state != FORMAT_MEMBER_ACTIVE)
 			lost++;
 		/* a spare that is not there today stays on the list */
-		atomic_store(&array->member[slot].state, good ? m->state : m->state == FORMAT_MEMBER_SPARE ? FORMAT_MEMBER_NONE : m->state);
+		atomic_store(&array->member[slot].state, good				   ? m->state
+							 : m->state == FORMAT_MEMBER_SPARE ? FORMAT_MEMBER_NONE
+											   : m->state);
 	}
 	losses_describe(a, losses, sizeof(losses));
 	if (!config_viable(c))
@@ -258,7 +270,8 @@ static int array_start(struct assembly *a, struct error *err)
 	if (lost)
 		log_warning("raid", "array opened degraded array=%s lost=%u %s", c->name, lost, losses);
 	else
-		log_info("raid", "array opened array=%s level=%u members=%u clean=%d", c->name, c->level, c->members, clean);
+		log_info("raid", "array opened array=%s level=%u members=%u clean=%d", c->name, c->level, c->members,
+			clean);
 	return 0;
 }
 
@@ -274,7 +287,8 @@ int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct ar
 		r = candidates_judge(&a, err);
 	if (!r) {
 		a.array = array_make();
-		r = a.array ? array_start(&a, err) : error_set(err, -ENOMEM, "array %.40s: out of memory", name_or_uuid);
+		r = a.array ? array_start(&a, err)
+			    : error_set(err, -ENOMEM, "array %.40s: out of memory", name_or_uuid);
 	}
 	if (!r)
 		*array_out = a.array;
@@ -304,7 +318,8 @@ int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct
 			continue;
 		struct buf *zero = buf_zero();
 		for (unsigned copy = 0; copy < 2; copy++) {
-			int e = drive_io(drives[i], DRIVE_OP_WRITE, super_offset(drives[i]->bytes, copy), zero, SUPER_BYTES, true);
+			int e = drive_io(drives[i], DRIVE_OP_WRITE, super_offset(drives[i]->bytes, copy), zero,
+				SUPER_BYTES, true);
 			if (e && !r)
 				r = error_set(err, e, "%s: cannot be wiped: %s", drives[i]->path, strerror(-e));
 		}

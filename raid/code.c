@@ -178,7 +178,8 @@ void code_fini(struct code *code)
 	code->matrix = code->tables = NULL;
 }
 
-int code_plan(const struct code *code, struct code_plan *plan, const uint8_t *source, const uint8_t *wanted, unsigned wanted_count)
+int code_plan(const struct code *code, struct code_plan *plan, const uint8_t *source, const uint8_t *wanted,
+	unsigned wanted_count)
 {
 	plan->code = code;
 	plan->sources = code->k;

@@ -80,7 +80,8 @@ static bool head_identify(const uint8_t *head, size_t n, char *text, size_t size
 	return false;
 }
 
-bool content_identify(const uint8_t *head, size_t head_bytes, const uint8_t *tail, size_t tail_bytes, char *text, size_t size)
+bool content_identify(
+	const uint8_t *head, size_t head_bytes, const uint8_t *tail, size_t tail_bytes, char *text, size_t size)
 {
 	if (head_identify(head, head_bytes, text, size))
 		return true;

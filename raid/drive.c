@@ -37,7 +37,7 @@ static pthread_once_t cmd_pool_once = PTHREAD_ONCE_INIT;
 static void cmd_pool_free(void *arg)
 {
 	struct list *pool = arg;
-	for (struct list_node *node; (node = list_pop_front(pool));)
+	list_foreach (node, pool)
 		free(container_of(node, struct drive_cmd, node));
 	free(pool);
 }
@@ -276,7 +276,8 @@ void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive 
 		cmd_send(batch, cmd);
 }
 
-void batch_discard(struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes)
+void batch_discard(
+	struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes)
 {
 	const uint64_t most = 1ull << 30;
 	batch_req(batch, req, drive);

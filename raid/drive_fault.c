@@ -108,7 +108,8 @@ static int block_compare(const void *a, const void *b)
 	return x->block < y->block ? -1 : x->block > y->block;
 }
 
-/* Writes blocks of the cache to the file, each with a chance of KEEP in 1000, and empties it. In order of address, so that a seed repeats. */
+/* Writes blocks of the cache to the file, each with a chance of KEEP in 1000, and empties it. In order of address, so
+ * that a seed repeats. */
 static int cache_settle(struct fault_state *state, int fd, uint64_t seed, unsigned keep)
 {
 	size_t n = 0, count = state->cache.count;
@@ -125,7 +126,8 @@ static int cache_settle(struct fault_state *state, int fd, uint64_t seed, unsign
 	int r = 0;
 	for (size_t i = 0; i < n; i++)
 		if (keep >= 1000 || random_next(&seed) % 1000 < keep)
-			if (pwrite(fd, list[i]->data, BLOCK_BYTES, (off_t)(list[i]->block << BLOCK_SHIFT)) != (ssize_t)BLOCK_BYTES)
+			if (pwrite(fd, list[i]->data, BLOCK_BYTES, (off_t)(list[i]->block << BLOCK_SHIFT)) !=
+				(ssize_t)BLOCK_BYTES)
 				r = -EIO;
 	free(list);
 	cache_clear(state);

@@ -139,13 +139,15 @@ static void file_submit(struct drive_cmd *cmd)
 	switch (cmd->op) {
 	case DRIVE_OP_READ:
 		if (index >= 0)
-			io_uring_prep_read_fixed(sqe, drive->fd, cmd->iov[0].iov_base, (unsigned)cmd->bytes, cmd->offset, index);
+			io_uring_prep_read_fixed(
+				sqe, drive->fd, cmd->iov[0].iov_base, (unsigned)cmd->bytes, cmd->offset, index);
 		else
 			io_uring_prep_readv(sqe, drive->fd, cmd->iov, cmd->n, cmd->offset);
 		break;
 	case DRIVE_OP_WRITE:
 		if (index >= 0)
-			io_uring_prep_write_fixed(sqe, drive->fd, cmd->iov[0].iov_base, (unsigned)cmd->bytes, cmd->offset, index);
+			io_uring_prep_write_fixed(
+				sqe, drive->fd, cmd->iov[0].iov_base, (unsigned)cmd->bytes, cmd->offset, index);
 		else
 			io_uring_prep_writev(sqe, drive->fd, cmd->iov, cmd->n, cmd->offset);
 		if (cmd->fua)

@@ -60,7 +60,7 @@ struct drive_cmd {
 	unsigned n;
 	struct iovec iov[DRIVE_CMD_IOV];
 	struct buf *buf[DRIVE_CMD_IOV]; /* referenced by the caller; by us once in quarantine */
-	uint32_t dsm[4];                /* the range of an NVMe deallocate */
+	uint32_t dsm[4];		/* the range of an NVMe deallocate */
 	/* for drives that complete by themselves */
 	int verdict;
 	struct timer timer;
@@ -80,7 +80,8 @@ void batch_init(struct drive_batch *batch);
 void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset,
 	uint64_t bytes, struct slice_cursor *cursor, bool fua);
 void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive);
-void batch_discard(struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes);
+void batch_discard(
+	struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes);
 /* Waits until all ended or were given up. The first error of any request. */
 int batch_wait(struct drive_batch *batch);
 
@@ -121,7 +122,7 @@ struct drive {
 	uint32_t nsid;
 	uint8_t lba_shift;
 	void *data;
-	void *owned; /* freed with the drive, after the last command in quarantine */
+	void *owned;	       /* freed with the drive, after the last command in quarantine */
 	_Atomic uint32_t refs; /* the owner and each command in quarantine */
 	_Atomic uint32_t quarantined;
 	struct drive_stats stats[METRIC_SLOTS];
@@ -152,6 +153,7 @@ extern _Atomic uint64_t drive_deadline_override;
 /* content.c: what of others lies on the drive, in words ("ext4 file system"); false: nothing known. Waits. */
 int drive_content_foreign(struct drive *drive, char *text, size_t size, bool *found);
 /* The same on bytes: HEAD is the start of the drive, TAIL its last bytes. */
-bool content_identify(const uint8_t *head, size_t head_bytes, const uint8_t *tail, size_t tail_bytes, char *text, size_t size);
+bool content_identify(
+	const uint8_t *head, size_t head_bytes, const uint8_t *tail, size_t tail_bytes, char *text, size_t size);
 
 #endif

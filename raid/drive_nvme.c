@@ -138,8 +138,8 @@ static int identify_all(struct drive *drive, struct error *err)
 	unsigned format = ns->flbas & 0xfu;
 	unsigned shift = ns->lbaf[format].ds;
 	if (shift < 9 || shift > BLOCK_SHIFT || ns->lbaf[format].ms) {
-		r = error_set(err, -ENOTSUP, "%s: LBA format of 2^%u bytes with %u bytes of metadata is not supported", path,
-			shift, (unsigned)le16toh(ns->lbaf[format].ms));
+		r = error_set(err, -ENOTSUP, "%s: LBA format of 2^%u bytes with %u bytes of metadata is not supported",
+			path, shift, (unsigned)le16toh(ns->lbaf[format].ms));
 		goto out;
 	}
 	uint64_t blocks = le64toh(ns->nsze);
@@ -218,7 +218,8 @@ static int passthrough_open(struct drive *drive, bool claim, struct error *err)
 	drive->id_dev = found == 0 ? block_dev : st.st_rdev;
 	if (claim) {
 		if (found) {
-			r = error_set(err, found, "%s: its block device is not in sysfs, so it cannot be claimed", path);
+			r = error_set(
+				err, found, "%s: its block device is not in sysfs, so it cannot be claimed", path);
 			goto fail;
 		}
 		drive->claim_fd = open(block, O_RDONLY | O_EXCL | O_CLOEXEC);
@@ -303,7 +304,8 @@ static int passthrough_result(const struct drive_cmd *cmd)
 	if (res <= 0)
 		return res;
 	/* status code type and code; the drive's own error, not the kernel's */
-	log_debug("raid", "nvme command failed drive=%s op=%d status=0x%x", cmd->drive->path, (int)cmd->op, (unsigned)res);
+	log_debug("raid", "nvme command failed drive=%s op=%d status=0x%x", cmd->drive->path, (int)cmd->op,
+		(unsigned)res);
 	return -EIO;
 }
 

@@ -50,7 +50,8 @@ static void array_stop(struct array *array, const struct member *member, const c
 {
 	if (atomic_exchange(&array->stopped, true))
 		return;
-	log_error("raid", "array stopped: more members lost than the redundancy bears array=%s slot=%u drive=%s reason=\"%s\"",
+	log_error("raid",
+		"array stopped: more members lost than the redundancy bears array=%s slot=%u drive=%s reason=\"%s\"",
 		array->config.name, member->slot, member->path, reason);
 }
 
@@ -88,13 +89,14 @@ static int commit_copy(struct array *array, unsigned copy)
 	batch_init(&batch);
 	for (unsigned i = 0; i < c->slots; i++) {
 		struct member *member = &array->member[i];
-		if ((c->member[i].state != FORMAT_MEMBER_ACTIVE && c->member[i].state != FORMAT_MEMBER_SPARE) || !member->drive)
+		if ((c->member[i].state != FORMAT_MEMBER_ACTIVE && c->member[i].state != FORMAT_MEMBER_SPARE) ||
+			!member->drive)
 			continue;
 		struct slice slice = {.buf = bufs[i] = buf_alloc(SUPER_BYTES), .off = 0, .len = SUPER_BYTES};
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
 		super_encode(c, i, copy, member->drive->bytes, bufs[i]->data);
-		batch_io(&batch, &reqs[i], member->drive, DRIVE_OP_WRITE, super_offset(member->drive->bytes, copy), SUPER_BYTES,
-			&cursor, true);
+		batch_io(&batch, &reqs[i], member->drive, DRIVE_OP_WRITE, super_offset(member->drive->bytes, copy),
+			SUPER_BYTES, &cursor, true);
 	}
 	batch_wait(&batch);
 	for (unsigned i = 0; i < c->slots; i++) {
@@ -139,7 +141,8 @@ int array_commit(struct array *array, struct error *err)
 		pthread_mutex_unlock(&array->table);
 		char why[160];
 		if (!config_valid(c, why, sizeof(why))) {
-			log_error("raid", "superblock not written: it would be invalid array=%s reason=\"%s\"", c->name, why);
+			log_error("raid", "superblock not written: it would be invalid array=%s reason=\"%s\"", c->name,
+				why);
 			return error_set(err, -EINVAL, "array %s: %s", c->name, why);
 		}
 		int failed = commit_copy(array, 0);
@@ -198,7 +201,8 @@ static int member_eject(struct member *member, const char *reason)
 	return call.result;
 }
 
-/* A few read errors are what repair is for; many at once are a dying drive. Races between reactors only blur the count. */
+/* A few read errors are what repair is for; many at once are a dying drive. Races between reactors only blur the count.
+ */
 static bool errors_too_many(struct member *member)
 {
 	uint64_t now = now_ns(), since = atomic_load(&member->error_time);
@@ -221,12 +225,15 @@ int member_failed(struct member *member, enum member_error what, int error)
 	bool gone = error == -ETIMEDOUT || error == -ENODEV || error == -ENXIO;
 	bool many = what == MEMBER_READ_ERROR && !gone && errors_too_many(member);
 	if (what == MEMBER_READ_ERROR && !gone && !many) {
-		log_warning("raid", "read error array=%s slot=%u drive=%s error=\"%s\"", member->array->config.name, member->slot,
-			member->path, strerror(-error));
+		log_warning("raid", "read error array=%s slot=%u drive=%s error=\"%s\"", member->array->config.name,
+			member->slot, member->path, strerror(-error));
 		return array_stopped(member->array) ? -ENODEV : 0;
 	}
 	char reason[80];
-	snprintf(reason, sizeof(reason), "%s: %s", many ? "too many read errors" : what == MEMBER_READ_ERROR ? "read" : "write",
+	snprintf(reason, sizeof(reason), "%s: %s",
+		many			    ? "too many read errors"
+		: what == MEMBER_READ_ERROR ? "read"
+					    : "write",
 		strerror(-error));
 	return member_eject(member, reason);
 }
@@ -255,7 +262,8 @@ static void fail_home(void *arg)
 		bool viable = config_viable(c);
 		c->member[call->slot].state = FORMAT_MEMBER_ACTIVE;
 		if (!viable) {
-			call->result = error_set(call->err, -EBUSY, "array %s cannot do without member %u", c->name, call->slot);
+			call->result = error_set(
+				call->err, -EBUSY, "array %s cannot do without member %u", c->name, call->slot);
 		} else {
 			call->result = member_take_out(&array->member[call->slot], "by command");
 			if (!call->result)
@@ -311,8 +319,8 @@ void metrics_member_add(struct member *member)
 		metric_read_0, metric_read_1, metric_read_2, metric_read_3, metric_read_4, metric_read_5};
 	if (!member->drive)
 		return;
-	snprintf(member->gauge_labels, sizeof(member->gauge_labels), "array=\"%s\",slot=\"%u\"", member->array->config.name,
-		member->slot);
+	snprintf(member->gauge_labels, sizeof(member->gauge_labels), "array=\"%s\",slot=\"%u\"",
+		member->array->config.name, member->slot);
 	for (unsigned i = 0; i < 6; i++) {
 		member->gauge[i] = (struct gauge){
 			.name = member_metrics[i].name,

@@ -30,9 +30,9 @@
 
 #include "core/core.h"
 
-#define RAID_MEMBERS_MAX 64
+#define RAID_MEMBERS_MAX 64u
 #define RAID_NAME_MAX 31 /* arrays and volumes: [A-Za-z0-9._-], not beginning with '.' or '-' */
-#define RAID_VOLUMES_MAX 32
+#define RAID_VOLUMES_MAX 32u
 
 struct uuid {
 	uint8_t b[16];
@@ -57,7 +57,7 @@ struct drive_info {
 	uint32_t transfer_max; /* bytes per command (MDTS) */
 	bool volatile_cache;
 	enum drive_content content;
-	char holds[80]; /* for people: "member 3 of array a0", "ext4 file system", "GPT partition table", "Permission denied" */
+	char holds[80]; /* for people: "member 3 of array a0", "ext4 file system", "Permission denied" */
 	/* of a member */
 	struct uuid array, member;
 	char array_name[RAID_NAME_MAX + 1];
@@ -81,7 +81,7 @@ struct array;
 
 struct array_create {
 	const char *name;
-	unsigned level;       /* 1 or 6 */
+	unsigned level;	      /* 1 or 6 */
 	uint32_t strip_bytes; /* 0: 64 KiB; a power of two from 16 KiB to 1 MiB */
 	const char *const *drives;
 	unsigned count;
@@ -119,7 +119,8 @@ struct array_status {
 		char path[256], model[41], serial[21];
 		struct uuid uuid;
 		uint64_t bytes, read_errors, write_errors, checksum_errors, timeouts;
-		uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes; /* drive commands since the start */
+		/* drive commands since the start */
+		uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
 	} member[RAID_MEMBERS_MAX];
 };
 void array_status(struct array *array, struct array_status *status); /* no wait */
@@ -131,12 +132,12 @@ void array_status(struct array *array, struct array_status *status); /* no wait 
 struct volume;
 
 struct volume_geometry {
-	uint32_t k, m;         /* data strips and parity strips (or further copies) */
+	uint32_t k, m;	       /* data strips and parity strips (or further copies) */
 	uint32_t strip_blocks; /* rows of a stripe */
 	uint64_t stripes;
 	uint64_t log_blocks; /* of the mirrored log zone; each block is kept M+1 times */
 	unsigned log_copies; /* M+1 */
-	uint32_t epoch;      /* geometry in force for new stripes */
+	uint32_t epoch;	     /* geometry in force for new stripes */
 };
 static inline uint64_t volume_stripe_blocks(const struct volume_geometry *g)
 {
@@ -172,7 +173,8 @@ int volume_read(struct volume *volume, uint64_t block, const struct slice *to, u
  * left. TO is one slice of N * 4 KiB, all in one strip.
  */
 int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to);
-/* The content of BLOCK that the caller verified after volume_reread(): writes it back where it belongs and counts the error. */
+/* The content of BLOCK that the caller verified after volume_reread(): writes it back where it belongs and counts the
+ * error. */
 int volume_repair(struct volume *volume, uint64_t block, const struct slice *from);
 
 #define VOLUME_DURABLE 1u /* returns when it will survive a power cut; else after the next volume_flush() */
@@ -189,7 +191,8 @@ int volume_flush(struct volume *volume); /* all that was written before is durab
 /* The content of these stripes is not needed any more. */
 int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count);
 
-/* Writes to the log zone: durable on all copies that have a member when it returns. BLOCK counts from 0 to log_blocks. */
+/* Writes to the log zone: durable on all copies that have a member when it returns. BLOCK counts from 0 to log_blocks.
+ */
 int volume_log_write(struct volume *volume, uint64_t block, const struct slice *from, unsigned n);
 /* COPY 0 .. log_copies-1 names one copy: -EIO when its member is not there. Other copies are not tried. */
 int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const struct slice *to, unsigned n);
@@ -209,9 +212,9 @@ enum fault_kind {
 	FAULT_WRITE_ERROR, /* the Nth write fails and changes nothing */
 	FAULT_TORN_WRITE,  /* the Nth write is done for its first half, then the drive is gone */
 	FAULT_LOST_WRITE,  /* the Nth write says it succeeded and did nothing */
-	FAULT_BIT_FLIP,    /* the Nth read returns one bit wrong */
-	FAULT_DELAY,       /* the Nth command completes after ARG ns */
-	FAULT_VANISH       /* from the Nth command on everything fails with -ENODEV */
+	FAULT_BIT_FLIP,	   /* the Nth read returns one bit wrong */
+	FAULT_DELAY,	   /* the Nth command completes after ARG ns */
+	FAULT_VANISH	   /* from the Nth command on everything fails with -ENODEV */
 };
 int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t arg);
 /*
@@ -221,7 +224,8 @@ int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t 
  */
 void fault_volatile_cache(const char *path, bool on);
 void fault_power_cut(const char *path, uint64_t seed, unsigned keep);
-/* All commands on "fault:" drives are counted; after LIMIT more writes everything fails as after a power cut. 0: no limit. */
+/* All commands on "fault:" drives are counted; after LIMIT more writes everything fails as after a power cut. 0: no
+ * limit. */
 void fault_write_limit(uint64_t limit);
 uint64_t fault_writes(void);
 void fault_reset(void); /* forgets all injected faults, as on a new machine */

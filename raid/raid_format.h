@@ -42,7 +42,7 @@ enum format_rotation {
 
 /* The state of a slot. */
 enum format_member_state {
-	FORMAT_MEMBER_NONE = 0,    /* nobody has this slot */
+	FORMAT_MEMBER_NONE = 0,	   /* nobody has this slot */
 	FORMAT_MEMBER_ACTIVE = 1,  /* holds all that was acknowledged */
 	FORMAT_MEMBER_FAILED = 2,  /* ejected after an error or by command */
 	FORMAT_MEMBER_MISSING = 3, /* was not there, or was stale, when the array was opened */
@@ -52,9 +52,10 @@ enum format_member_state {
 
 struct format_geometry {
 	le32 epoch;
-	uint8_t code;     /* enum format_code */
+	uint8_t code;	  /* enum format_code */
 	uint8_t rotation; /* enum format_rotation */
-	le16 groups;      /* stripe s belongs to group (s - first_stripe) mod groups; group g has the slots g*(k+m) and following */
+	le16 groups;	  /* stripe s belongs to group (s - first_stripe) mod groups; group g has the slots g*(k+m) and
+			     following */
 	le16 k;
 	le16 m;
 	le32 strip_bytes;
@@ -69,9 +70,9 @@ struct format_member {
 	uint8_t uuid[16];
 	uint8_t state; /* enum format_member_state */
 	uint8_t reserved0[7];
-	le64 events;       /* the member must have seen at least this event to be used */
+	le64 events;	   /* the member must have seen at least this event to be used */
 	le64 rebuild_next; /* stripe */
-	le64 changed;      /* when it came into this state, ns since 1970 */
+	le64 changed;	   /* when it came into this state, ns since 1970 */
 	uint8_t reserved1[16];
 };
 _Static_assert(sizeof(struct format_member) == 64, "member");
@@ -117,9 +118,10 @@ struct format_super {
 	le64 data_bytes; /* of each member */
 	le32 log_chunk;
 	le16 log_copies;
-	le16 log_members; /* copy j of chunk c is number q = c * log_copies + j: slot q mod log_members, chunk q / log_members there */
-	le16 members;     /* slots 0 .. members-1 hold strips; those behind are spares */
-	le16 slots;       /* used entries of the member table */
+	le16 log_members; /* copy j of chunk c is number q = c * log_copies + j: slot q mod log_members, chunk q /
+			     log_members there */
+	le16 members;	  /* slots 0 .. members-1 hold strips; those behind are spares */
+	le16 slots;	  /* used entries of the member table */
 	le16 geometries;
 	uint8_t reserved0[306];
 	struct format_geometry geometry[SUPER_GEOMETRIES]; /* by rising epoch */

@@ -68,7 +68,8 @@ static inline uint64_t super_offset(uint64_t drive_bytes, unsigned copy)
 }
 void super_encode(const struct raid_config *config, unsigned slot, unsigned copy, uint64_t drive_bytes, void *raw);
 /* WHY says what is wrong with it, for people. */
-enum super_verdict super_decode(const void *raw, uint64_t drive_bytes, struct super_found *found, char *why, size_t size);
+enum super_verdict super_decode(
+	const void *raw, uint64_t drive_bytes, struct super_found *found, char *why, size_t size);
 /* The newer valid one of the two copies. 0 and *verdict, or the error of reading. Waits. */
 int super_read(struct drive *drive, struct super_found *found, enum super_verdict *verdict, char *why, size_t size);
 /* Whether CONFIG is consistent in itself; WHY as above. */
@@ -121,7 +122,8 @@ struct code_ops {
 int code_init(struct code *code, uint8_t format_code, unsigned k, unsigned m);
 void code_fini(struct code *code);
 /* -EIO when these sources do not determine it (cannot be with k different ones). */
-int code_plan(const struct code *code, struct code_plan *plan, const uint8_t *source, const uint8_t *wanted, unsigned wanted_count);
+int code_plan(const struct code *code, struct code_plan *plan, const uint8_t *source, const uint8_t *wanted,
+	unsigned wanted_count);
 void code_plan_free(struct code_plan *plan);
 
 /* ---- arrays ---- */
@@ -129,11 +131,11 @@ void code_plan_free(struct code_plan *plan);
 struct member {
 	struct array *array;
 	unsigned slot;
-	struct drive *drive;         /* NULL: not there. Stays until the array is closed */
-	_Atomic uint8_t state;       /* enum format_member_state; I/O goes to ACTIVE only */
-	_Atomic bool out;            /* not ACTIVE, and the survivors' superblocks say so durably */
-	_Atomic uint64_t written;    /* writes that ended without being durable */
-	_Atomic uint64_t flushed;    /* ... of which the first so many are */
+	struct drive *drive;	  /* NULL: not there. Stays until the array is closed */
+	_Atomic uint8_t state;	  /* enum format_member_state; I/O goes to ACTIVE only */
+	_Atomic bool out;	  /* not ACTIVE, and the survivors' superblocks say so durably */
+	_Atomic uint64_t written; /* writes that ended without being durable */
+	_Atomic uint64_t flushed; /* ... of which the first so many are */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, timeouts;
 	_Atomic uint64_t error_score; /* read errors, of which one is forgiven every 10 minutes */
 	_Atomic uint64_t error_time;
@@ -157,8 +159,9 @@ struct volume {
 
 struct array {
 	struct raid_config config; /* home reactor, under mutex; geometry and sizes never change while it is open */
-	pthread_mutex_t table;     /* held for moments: volume table, member uuids and counts of config, for those who do not wait */
-	uint64_t complete;         /* the last event that is on all active members for sure */
+	pthread_mutex_t table; /* held for moments: volume table, member uuids and counts of config, for those who do
+				  not wait */
+	uint64_t complete;     /* the last event that is on all active members for sure */
 	struct code code[SUPER_GEOMETRIES];
 	struct member member[RAID_MEMBERS_MAX];
 	struct reactor *home;
@@ -185,16 +188,18 @@ enum member_error { MEMBER_READ_ERROR, MEMBER_WRITE_ERROR };
 int member_failed(struct member *member, enum member_error what, int error);
 /* Returns when the loss of MEMBER is durable on the survivors: before a write without it is acknowledged. Waits. */
 int member_settle(struct member *member);
-/* On the home reactor, with the mutex: writes the superblocks with the next event count to all members that are there. */
+/* On the home reactor, with the mutex: writes the superblocks with the next event count to all members that are there.
+ */
 int array_commit(struct array *array, struct error *err);
 /* Whether what is ACTIVE in CONFIG holds everything: no group has lost more than M, no chunk of the log all copies. */
 bool config_viable(const struct raid_config *config);
-struct array *array_make(void);       /* NULL: out of memory */
+struct array *array_make(void);	      /* NULL: out of memory */
 void array_free(struct array *array); /* closes the drives, waits */
 /* Allocates all of BUFS without holding some while it waits for others. Waits. */
 void bufs_alloc(struct buf **bufs, unsigned n, uint32_t size);
 /* Checks a range and counts it: 0, -EINVAL, or -ENODEV of a stopped array. */
-int volume_range(const struct volume *volume, uint64_t block, uint64_t limit, const struct slice *v, unsigned n, uint64_t *blocks);
+int volume_range(const struct volume *volume, uint64_t block, uint64_t limit, const struct slice *v, unsigned n,
+	uint64_t *blocks);
 void metrics_member_add(struct member *member);
 void metrics_member_remove(struct member *member);
 

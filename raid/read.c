@@ -30,13 +30,14 @@ struct segment {
 	uint64_t stripe; /* of the array */
 	struct slice_cursor to;
 	uint32_t row, rows;
-	uint8_t pos;    /* the position whose content is wanted */
+	uint8_t pos;	/* the position whose content is wanted */
 	uint8_t source; /* the position that was asked, another copy maybe */
-	bool have;      /* the content is there */
+	bool have;	/* the content is there */
 	bool sent;
 };
 
-static struct member *member_at(const struct volume *volume, uint64_t stripe, unsigned pos, uint32_t row, uint64_t *offset)
+static struct member *member_at(
+	const struct volume *volume, uint64_t stripe, unsigned pos, uint32_t row, uint64_t *offset)
 {
 	struct place place = layout_strip(volume->geo, stripe, pos);
 	*offset = place.offset + (uint64_t)row * BLOCK_BYTES;
@@ -69,7 +70,7 @@ struct recover {
 	struct buf *scratch[CODE_WIDTH_MAX];
 	struct drive_req req[CODE_WIDTH_MAX];
 	bool read[CODE_WIDTH_MAX]; /* else known */
-	uint64_t failed;           /* positions whose read failed */
+	uint64_t failed;	   /* positions whose read failed */
 };
 
 /* What of these segments holds rows [row, row+rows) of POS of STRIPE already. */
@@ -121,7 +122,8 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 			continue;
 		uint64_t offset;
 		rec->failed |= 1ull << rec->source[i];
-		int e = member_failed(member_at(volume, stripe, rec->source[i], row, &offset), MEMBER_READ_ERROR, rec->req[i].error);
+		int e = member_failed(
+			member_at(volume, stripe, rec->source[i], row, &offset), MEMBER_READ_ERROR, rec->req[i].error);
 		if (r != -ENODEV)
 			r = e ? e : -EIO;
 	}
@@ -179,8 +181,9 @@ static bool sources_choose(const struct volume *volume, struct recover *rec, con
 			if (pos == seg->pos)
 				continue;
 			bool known = segment_known(segs, n, seg->stripe, pos, seg->row, seg->rows) != NULL;
-			if (pass == 0 ? !known :
-					known || (rec->failed & 1ull << pos) || !member_active(member_at(volume, seg->stripe, pos, 0, &offset)))
+			if (pass == 0 ? !known
+				      : known || (rec->failed & 1ull << pos) ||
+						!member_active(member_at(volume, seg->stripe, pos, 0, &offset)))
 				continue;
 			rec->source[found++] = (uint8_t)pos;
 		}
@@ -249,9 +252,9 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 		if (!rec)
 			return -ENOMEM;
 		do {
-			r = sources_choose(volume, rec, seg, segs, n) ?
-				    recover_rows(volume, rec, seg->stripe, seg->pos, seg->row, seg->rows, seg->to, segs, n) :
-				    -ENODATA;
+			r = sources_choose(volume, rec, seg, segs, n) ? recover_rows(volume, rec, seg->stripe, seg->pos,
+										seg->row, seg->rows, seg->to, segs, n)
+								      : -ENODATA;
 		} while (r == -EIO);
 		free(rec);
 		if (r == -ENODATA)
@@ -307,7 +310,8 @@ int volume_read(struct volume *volume, uint64_t block, const struct slice *to, u
 			}
 			if (member_active(member)) {
 				s->sent = true;
-				batch_io(&batch, &s->req, member->drive, DRIVE_OP_READ, offset, (uint64_t)rows * BLOCK_BYTES, &cursor, false);
+				batch_io(&batch, &s->req, member->drive, DRIVE_OP_READ, offset,
+					(uint64_t)rows * BLOCK_BYTES, &cursor, false);
 				if (s->req.error == -EINVAL) {
 					batch_wait(&batch);
 					return -EINVAL;
@@ -336,7 +340,8 @@ int volume_read(struct volume *volume, uint64_t block, const struct slice *to, u
 			if (!segs[i].sent || !segs[i].req.given_up)
 				continue;
 			uint64_t offset;
-			int e = read_failed(member_at(volume, segs[i].stripe, segs[i].source, segs[i].row, &offset), &segs[i].req);
+			int e = read_failed(
+				member_at(volume, segs[i].stripe, segs[i].source, segs[i].row, &offset), &segs[i].req);
 			r = r == -ENODEV ? r : e;
 		}
 		for (unsigned i = 0; missing && !r && i < count; i++)

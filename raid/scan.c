@@ -150,8 +150,8 @@ int raid_scan(const char *const *patterns, unsigned count, struct raid_scan *sca
 		}
 		unsigned same = scan->count;
 		for (unsigned j = 0; j < scan->count; j++) {
-			bool twice = id.dev ? ids[j].dev == id.dev && ids[j].ino == id.ino :
-					      strcmp(scan->drive[j].path, info->path) == 0;
+			bool twice = id.dev ? ids[j].dev == id.dev && ids[j].ino == id.ino
+					    : strcmp(scan->drive[j].path, info->path) == 0;
 			if (twice) {
 				same = j;
 				break;
@@ -206,16 +206,18 @@ static void examine_print(const struct super_found *f, FILE *out)
 	text_time(c->created, text, sizeof(text));
 	fprintf(out, "  created    %s\n", text);
 	text_time(c->updated, text, sizeof(text));
-	fprintf(out, "  updated    %s, event %llu, %s\n", text, (unsigned long long)c->events, c->clean ? "clean" : "in use");
+	fprintf(out, "  updated    %s, event %llu, %s\n", text, (unsigned long long)c->events,
+		c->clean ? "clean" : "in use");
 	fprintf(out, "  log zone   %llu bytes at %llu of each member, %u copies over %u members\n",
 		(unsigned long long)c->log_bytes, (unsigned long long)c->log_offset, c->log_copies, c->log_members);
 	fprintf(out, "  data zone  %llu bytes at %llu of each member\n", (unsigned long long)c->data_bytes,
 		(unsigned long long)c->data_offset);
 	for (unsigned i = 0; i < c->geometries; i++) {
 		const struct geometry *g = &c->geometry[i];
-		fprintf(out, "  geometry   epoch %u: stripes %llu-%llu, %u x %u+%u, strip %u bytes, at %llu\n", g->epoch,
-			(unsigned long long)g->first_stripe, (unsigned long long)(g->first_stripe + g->stripes - 1), g->groups, g->k,
-			g->m, g->strip_bytes, (unsigned long long)g->member_offset);
+		fprintf(out, "  geometry   epoch %u: stripes %llu-%llu, %u x %u+%u, strip %u bytes, at %llu\n",
+			g->epoch, (unsigned long long)g->first_stripe,
+			(unsigned long long)(g->first_stripe + g->stripes - 1), g->groups, g->k, g->m, g->strip_bytes,
+			(unsigned long long)g->member_offset);
 	}
 	for (unsigned i = 0; i < c->slots; i++) {
 		uuid_format(&c->member[i].uuid, text);
@@ -244,8 +246,8 @@ int drive_examine(const char *path, FILE *out, struct error *err)
 		drive_close(drive);
 		return error_set(err, -ENOMEM, "%s: out of memory", path);
 	}
-	fprintf(out, "%s: %s%s%s, %llu bytes\n", path, drive->model[0] ? drive->model : "drive", drive->serial[0] ? " " : "",
-		drive->serial, (unsigned long long)drive->bytes);
+	fprintf(out, "%s: %s%s%s, %llu bytes\n", path, drive->model[0] ? drive->model : "drive",
+		drive->serial[0] ? " " : "", drive->serial, (unsigned long long)drive->bytes);
 	unsigned seen = 0;
 	struct buf *buf = buf_alloc(SUPER_BYTES);
 	for (unsigned copy = 0; copy < 2 && drive->bytes >= 2 * SUPER_ALIGN + SUPER_BYTES; copy++) {

@@ -30,8 +30,8 @@ bool raid_name_valid(const char *name)
 		return false;
 	for (size_t i = 0; i < n; i++) {
 		char c = name[i];
-		bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-			c == '-';
+		bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+			  c == '_' || c == '-';
 		if (!ok)
 			return false;
 	}
@@ -61,7 +61,8 @@ static bool geometry_valid(const struct raid_config *c, unsigned i, char *why, s
 	if (g->groups < 1 || g->groups > SUPER_MEMBERS || g->k < 1 || g->k > SUPER_MEMBERS || g->m >= SUPER_MEMBERS)
 		return fault(why, size, "geometry %u: %u groups of %u+%u", i, g->groups, g->k, g->m);
 	if (g->groups * (g->k + g->m) > c->members)
-		return fault(why, size, "geometry %u: %u groups of %u+%u in %u members", i, g->groups, g->k, g->m, c->members);
+		return fault(why, size, "geometry %u: %u groups of %u+%u in %u members", i, g->groups, g->k, g->m,
+			c->members);
 	if (g->code == FORMAT_CODE_COPY ? g->k != 1 : g->m > 2)
 		return fault(why, size, "geometry %u: code %u with %u+%u", i, g->code, g->k, g->m);
 	if (g->strip_bytes < 16384 || g->strip_bytes > (1u << 20) || (g->strip_bytes & (g->strip_bytes - 1)))
@@ -100,7 +101,8 @@ static bool volumes_valid(const struct raid_config *c, char *why, size_t size)
 		bool whole = false;
 		for (unsigned g = 0; g < c->geometries; g++)
 			whole = whole || (v->first_stripe >= c->geometry[g].first_stripe &&
-					 v->first_stripe + v->stripes <= c->geometry[g].first_stripe + c->geometry[g].stripes);
+						 v->first_stripe + v->stripes <=
+							 c->geometry[g].first_stripe + c->geometry[g].stripes);
 		if (!whole)
 			return fault(why, size, "volume %u: in two geometries", i);
 		for (unsigned j = 0; j < i; j++) {
@@ -109,7 +111,8 @@ static bool volumes_valid(const struct raid_config *c, char *why, size_t size)
 				continue;
 			if (strcmp(o->name, v->name) == 0)
 				return fault(why, size, "volumes %u and %u: same name", j, i);
-			if (v->first_stripe < o->first_stripe + o->stripes && o->first_stripe < v->first_stripe + v->stripes)
+			if (v->first_stripe < o->first_stripe + o->stripes &&
+				o->first_stripe < v->first_stripe + v->stripes)
 				return fault(why, size, "volumes %u and %u: overlap", j, i);
 			if (v->log_first < o->log_first + o->log_chunks && o->log_first < v->log_first + v->log_chunks)
 				return fault(why, size, "volumes %u and %u: logs overlap", j, i);
@@ -149,7 +152,8 @@ bool config_valid(const struct raid_config *c, char *why, size_t size)
 			return fault(why, size, "slot %u: state %u", i, m->state);
 		if (i < c->members && (m->state == FORMAT_MEMBER_NONE || m->state == FORMAT_MEMBER_SPARE))
 			return fault(why, size, "slot %u: state %u", i, m->state);
-		if (i >= c->members && i < c->slots && m->state != FORMAT_MEMBER_NONE && m->state != FORMAT_MEMBER_SPARE)
+		if (i >= c->members && i < c->slots && m->state != FORMAT_MEMBER_NONE &&
+			m->state != FORMAT_MEMBER_SPARE)
 			return fault(why, size, "slot %u: state %u of a spare", i, m->state);
 		if (m->events > c->events)
 			return fault(why, size, "slot %u: from a later event", i);
@@ -291,7 +295,8 @@ static void config_from(const struct format_super *s, struct raid_config *c)
 	}
 }
 
-enum super_verdict super_decode(const void *raw, uint64_t drive_bytes, struct super_found *found, char *why, size_t size)
+enum super_verdict super_decode(
+	const void *raw, uint64_t drive_bytes, struct super_found *found, char *why, size_t size)
 {
 	const struct format_super *s = raw;
 	why[0] = 0;
@@ -332,8 +337,8 @@ enum super_verdict super_decode(const void *raw, uint64_t drive_bytes, struct su
 		goto out;
 	}
 	if (drive_bytes < c->member_bytes) {
-		fault(why, size, "drive smaller (%llu bytes) than the array needs (%llu)", (unsigned long long)drive_bytes,
-			(unsigned long long)c->member_bytes);
+		fault(why, size, "drive smaller (%llu bytes) than the array needs (%llu)",
+			(unsigned long long)drive_bytes, (unsigned long long)c->member_bytes);
 		goto out;
 	}
 	memset(work->member_uuid, 0, sizeof(work->member_uuid));

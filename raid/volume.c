@@ -33,7 +33,8 @@ static int table_find(const struct raid_config *c, const char *name)
  * Free ranges between what volumes use, of stripes or of log chunks, inside [first, end). The lowest one of at
  * least WANT (start in *at), else the largest; returns its length, 0 when there is none.
  */
-static uint64_t hole_find(const struct raid_config *c, bool log, uint64_t first, uint64_t end, uint64_t want, uint64_t *at)
+static uint64_t hole_find(
+	const struct raid_config *c, bool log, uint64_t first, uint64_t end, uint64_t want, uint64_t *at)
 {
 	uint64_t best = 0, from = first;
 	*at = first;
@@ -88,8 +89,9 @@ static void create_home(void *arg)
 	uint64_t at, log_at;
 	uint64_t found = hole_find(c, false, g->first_stripe, g->first_stripe + g->stripes, want, &at);
 	if (found == 0 || found < want) {
-		call->result = error_set(call->err, -ENOSPC, "%s/%s: %llu bytes wanted, the largest free range has %llu", c->name,
-			call->name, (unsigned long long)call->bytes, (unsigned long long)(found * stripe_bytes));
+		call->result = error_set(call->err, -ENOSPC,
+			"%s/%s: %llu bytes wanted, the largest free range has %llu", c->name, call->name,
+			(unsigned long long)call->bytes, (unsigned long long)(found * stripe_bytes));
 		goto out;
 	}
 	uint64_t stripes = want ? want : found;
@@ -129,7 +131,8 @@ out:
 int volume_create(struct array *array, const char *name, uint64_t bytes, struct error *err)
 {
 	if (!raid_name_valid(name))
-		return error_set(err, -EINVAL, "%.40s: not a name (1 to %d of A-Z a-z 0-9 . _ -, not beginning with . or -)", name,
+		return error_set(err, -EINVAL,
+			"%.40s: not a name (1 to %d of A-Z a-z 0-9 . _ -, not beginning with . or -)", name,
 			RAID_NAME_MAX);
 	struct volume_call call = {.array = array, .name = name, .bytes = bytes, .err = err};
 	reactor_call(array->home, create_home, &call);
@@ -284,7 +287,8 @@ const char *volume_name(const struct volume *volume)
 	return volume->name;
 }
 
-int volume_range(const struct volume *volume, uint64_t block, uint64_t limit, const struct slice *v, unsigned n, uint64_t *blocks)
+int volume_range(const struct volume *volume, uint64_t block, uint64_t limit, const struct slice *v, unsigned n,
+	uint64_t *blocks)
 {
 	uint64_t bytes = slices_bytes(v, n);
 	if (bytes == 0 || bytes % BLOCK_BYTES)

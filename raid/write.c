@@ -28,8 +28,8 @@ static int write_ended(struct member *member, int error, bool durable)
 	return 0;
 }
 
-static int rows_encode(const struct volume *volume, uint32_t bytes, const struct slice_cursor *data, struct slice *parity,
-	unsigned per_strip)
+static int rows_encode(const struct volume *volume, uint32_t bytes, const struct slice_cursor *data,
+	struct slice *parity, unsigned per_strip)
 {
 	unsigned k = volume->geo->k, m = volume->geo->m;
 	struct slice_cursor *from = malloc((k + m) * sizeof(*from));
@@ -89,7 +89,8 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 		bufs_alloc(bufs, buffers, bytes < BUF_MAX ? bytes : BUF_MAX);
 		for (unsigned i = 0; i < buffers; i++) {
 			uint32_t at = i % per_strip * BUF_MAX;
-			parity[i] = (struct slice){.buf = bufs[i], .off = 0, .len = bytes - at < BUF_MAX ? bytes - at : BUF_MAX};
+			parity[i] = (struct slice){
+				.buf = bufs[i], .off = 0, .len = bytes - at < BUF_MAX ? bytes - at : BUF_MAX};
 		}
 		r = rows_encode(volume, bytes, data, parity, per_strip);
 	}
@@ -105,16 +106,17 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 				skipped |= 1ull << pos;
 				continue;
 			}
-			struct slice_cursor c = pos < k ? data[pos] :
-						copies  ? data[0] :
-							  slice_cursor_at(parity + (pos - k) * per_strip, per_strip);
-			batch_io(&batch, &reqs[pos], member->drive, DRIVE_OP_WRITE, place.offset + (uint64_t)row * BLOCK_BYTES, bytes, &c,
-				durable);
+			struct slice_cursor c = pos < k	 ? data[pos]
+						: copies ? data[0]
+							 : slice_cursor_at(parity + (pos - k) * per_strip, per_strip);
+			batch_io(&batch, &reqs[pos], member->drive, DRIVE_OP_WRITE,
+				place.offset + (uint64_t)row * BLOCK_BYTES, bytes, &c, durable);
 		}
 		batch_wait(&batch);
 		for (unsigned pos = 0; pos < width; pos++) {
 			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
-			int e = skipped & 1ull << pos ? member_settle(member) : write_ended(member, reqs[pos].error, durable);
+			int e = skipped & 1ull << pos ? member_settle(member)
+						      : write_ended(member, reqs[pos].error, durable);
 			if (e && r != -ENODEV)
 				r = e;
 		}
@@ -155,7 +157,8 @@ int volume_flush(struct volume *volume)
 		if (asked & 1ull << i) {
 			e = write_ended(member, reqs[i].error, true);
 			uint64_t old = atomic_load(&member->flushed);
-			while (!reqs[i].error && old < upto[i] && !atomic_compare_exchange_weak(&member->flushed, &old, upto[i]))
+			while (!reqs[i].error && old < upto[i] &&
+				!atomic_compare_exchange_weak(&member->flushed, &old, upto[i]))
 				;
 		} else if (!member_active(member)) {
 			e = member_settle(member);
@@ -178,7 +181,8 @@ int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count)
 	unsigned width = g->k + g->m;
 	for (unsigned group = 0; group < g->groups && count; group++) {
 		/* rows of this group from its first stripe inside to its last */
-		uint64_t from = (first + g->groups - 1 - group) / g->groups, to = (end + g->groups - 1 - group) / g->groups;
+		uint64_t from = (first + g->groups - 1 - group) / g->groups,
+			 to = (end + g->groups - 1 - group) / g->groups;
 		if (from >= to)
 			continue;
 		struct drive_req reqs[RAID_MEMBERS_MAX];
@@ -227,7 +231,8 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 				slots[used] = (uint8_t)place.slot;
 				skipped[used] = !member_active(member);
 				if (!skipped[used])
-					batch_io(&batch, &reqs[used], member->drive, DRIVE_OP_WRITE, place.offset + (uint64_t)at * BLOCK_BYTES,
+					batch_io(&batch, &reqs[used], member->drive, DRIVE_OP_WRITE,
+						place.offset + (uint64_t)at * BLOCK_BYTES,
 						(uint64_t)blocks * BLOCK_BYTES, &piece, true);
 			}
 			if (copy < copies)
@@ -280,8 +285,9 @@ int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const 
 			}
 			slots[used] = (uint8_t)place.slot;
 			struct slice_cursor piece = cursor;
-			batch_io(&batch, &reqs[used++], member->drive, DRIVE_OP_READ, place.offset + (uint64_t)at * BLOCK_BYTES,
-				(uint64_t)blocks * BLOCK_BYTES, &piece, false);
+			batch_io(&batch, &reqs[used++], member->drive, DRIVE_OP_READ,
+				place.offset + (uint64_t)at * BLOCK_BYTES, (uint64_t)blocks * BLOCK_BYTES, &piece,
+				false);
 			slice_cursor_skip(&cursor, (uint64_t)blocks * BLOCK_BYTES);
 			block += blocks;
 			left -= blocks;

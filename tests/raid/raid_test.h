@@ -78,9 +78,13 @@ static inline void test_fill(void *to, size_t bytes, uint64_t seed)
 }
 
 /* Makes COUNT sparse drives; PREFIX "" or "fault:". */
-__attribute__((noinline, unused)) static void raid_test_drives(struct raid_test *t, unsigned count, uint64_t bytes, const char *prefix)
+__attribute__((noinline, unused)) static void raid_test_drives(
+	struct raid_test *t, unsigned count, uint64_t bytes, const char *prefix)
 {
-	const char *base = getenv("FURROW_TEST_DIR") ? getenv("FURROW_TEST_DIR") : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+	const char *base = getenv("FURROW_TEST_DIR")	   ? getenv("FURROW_TEST_DIR")
+			   : access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+			   : getenv("TMPDIR")		   ? getenv("TMPDIR")
+							   : "/tmp";
 	memset(t, 0, sizeof(*t));
 	snprintf(t->dir, sizeof(t->dir), "%.90s/furrow-raid-XXXXXX", base);
 	if (!mkdtemp(t->dir))

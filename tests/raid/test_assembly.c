@@ -127,8 +127,8 @@ static void create_body(void *arg)
 	struct array_status *s = calloc(1, sizeof(*s));
 	array_status(array, s);
 	bool ok = s->level == 6 && s->k == 2 && s->m == 2 && s->members == 4 && !s->degraded &&
-		  s->member[3].state == MEMBER_ACTIVE && s->member[4].state == MEMBER_SPARE && s->free_bytes == s->data_bytes &&
-		  s->data_bytes > (40u << 20);
+		  s->member[3].state == MEMBER_ACTIVE && s->member[4].state == MEMBER_SPARE &&
+		  s->free_bytes == s->data_bytes && s->data_bytes > (40u << 20);
 	free(s);
 	CHECK(ok);
 	array_close(array);
@@ -173,7 +173,8 @@ static struct array *open_some(struct raid_test *t, uint64_t without, int expect
 		r = array_open(&scan, "a0", &array, &err);
 	raid_scan_free(&scan);
 	if ((r != expect || (text && !strstr(err.text, text))) && !test_failure[0])
-		snprintf(test_failure, sizeof(test_failure), "open without %llx: %d \"%s\"", (unsigned long long)without, r, err.text);
+		snprintf(test_failure, sizeof(test_failure), "open without %llx: %d \"%s\"",
+			(unsigned long long)without, r, err.text);
 	return array;
 }
 
@@ -363,7 +364,8 @@ static void damage_body(void *arg)
 	FILE *out = open_memstream(&text, &size);
 	CHECK_OK(drive_examine(t.path[1], out, &err), err);
 	fclose(out);
-	bool ok = strstr(text, "copy 1 at") && strstr(text, "1 x 2+2") && strstr(text, "slot 0     ") && strstr(text, "missing");
+	bool ok = strstr(text, "copy 1 at") && strstr(text, "1 x 2+2") && strstr(text, "slot 0     ") &&
+		  strstr(text, "missing");
 	free(text);
 	CHECK(ok);
 	CHECK(!test_failure[0]);
@@ -418,8 +420,9 @@ static void volumes_body(void *arg)
 		CHECK(volume_log_write(all[i], 0, p.v, 1) == 0);
 		CHECK(volume_log_write(all[i], volume_geometry(all[i])->log_blocks - 1, p.v, 1) == 0);
 		CHECK(volume_log_write(all[i], volume_geometry(all[i])->log_blocks, p.v, 1) == -EINVAL);
-		CHECK(volume_read(all[i], volume_geometry(all[i])->stripes * volume_stripe_blocks(volume_geometry(all[i])), p.v, 1) ==
-			-EINVAL);
+		CHECK(volume_read(all[i],
+			      volume_geometry(all[i])->stripes * volume_stripe_blocks(volume_geometry(all[i])), p.v,
+			      1) == -EINVAL);
 		payload_free(&p);
 	}
 	for (unsigned i = 0; i < 3; i++) {

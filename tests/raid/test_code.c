@@ -111,8 +111,8 @@ static void test_short_and_unaligned(void **state)
 			code.ops->encode(&code, from, to, len);
 			for (size_t at = off; at < off + len; at++) {
 				assert_int_equal(parity[0][at], data[0][at] ^ data[1][at] ^ data[2][at]);
-				assert_int_equal(
-					parity[1][at], data[0][at] ^ slow_mul(2, data[1][at]) ^ slow_mul(4, data[2][at]));
+				assert_int_equal(parity[1][at],
+					data[0][at] ^ slow_mul(2, data[1][at]) ^ slow_mul(4, data[2][at]));
 			}
 		}
 	}
@@ -146,7 +146,8 @@ static void test_layout(void **state)
 {
 	(void)state;
 	/* every position of a stripe is on another member; each member's strips follow each other without a gap */
-	struct geometry g = {.groups = 2, .k = 3, .m = 2, .strip_bytes = 65536, .first_stripe = 100, .member_offset = 1 << 20};
+	struct geometry g = {
+		.groups = 2, .k = 3, .m = 2, .strip_bytes = 65536, .first_stripe = 100, .member_offset = 1 << 20};
 	uint64_t next[10];
 	for (unsigned i = 0; i < 10; i++)
 		next[i] = g.member_offset;

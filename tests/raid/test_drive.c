@@ -16,11 +16,11 @@ static void split_body(void *arg)
 		uint32_t transfer, segments, piece;
 		uint64_t commands;
 	} cases[] = {
-		{262144, 32, 65536, 2},  /* 512 KiB in pieces of 64 KiB, 256 KiB each */
-		{32768, 32, 65536, 16},  /* MDTS of 32 KiB cuts pieces */
-		{262144, 1, 65536, 8},   /* one piece a command */
-		{262144, 2, 4096, 64},   /* pieces of 4 KiB, two a command */
-		{40960, 32, 8192, 13},   /* a limit that is no power of two */
+		{262144, 32, 65536, 2}, /* 512 KiB in pieces of 64 KiB, 256 KiB each */
+		{32768, 32, 65536, 16}, /* MDTS of 32 KiB cuts pieces */
+		{262144, 1, 65536, 8},	/* one piece a command */
+		{262144, 2, 4096, 64},	/* pieces of 4 KiB, two a command */
+		{40960, 32, 8192, 13},	/* a limit that is no power of two */
 	};
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct payload w, r;
@@ -29,7 +29,8 @@ static void split_body(void *arg)
 		/* pieces that do not lie beside each other in memory: every second part of larger buffers */
 		payload_make(&w, 1 << 20, 131072, i + 1);
 		payload_make(&r, 1 << 20, 131072, 0);
-		for (uint64_t off = 0; off + cases[i].piece <= (1 << 20) && n < (512u << 10) / cases[i].piece; off += 2ull * cases[i].piece) {
+		for (uint64_t off = 0; off + cases[i].piece <= (1 << 20) && n < (512u << 10) / cases[i].piece;
+			off += 2ull * cases[i].piece) {
 			struct slice s = w.v[off / 131072];
 			s.off = (uint32_t)(off % 131072);
 			s.len = cases[i].piece;
@@ -108,8 +109,8 @@ static void null_body(void *arg)
 	struct error err = {0};
 	struct array *array;
 	struct volume *v;
-	static const char *const paths[] = {"null:1G:0", "null:1G:1", "null:1G:2", "null:1G:3", "null:1G:4", "null:1G:5", "null:1G:6",
-		"null:1G:7", "null:1G:8", "null:1G:9"};
+	static const char *const paths[] = {"null:1G:0", "null:1G:1", "null:1G:2", "null:1G:3", "null:1G:4",
+		"null:1G:5", "null:1G:6", "null:1G:7", "null:1G:8", "null:1G:9"};
 	struct array_create c = {.name = "n0", .level = 6, .drives = paths, .count = 10};
 	CHECK(array_create(&c, &err) == -EPERM);
 	raid_null_allow(true);

@@ -59,8 +59,9 @@ static void drives_body(void *arg)
 	CHECK(scan.count == n);
 	for (unsigned i = 0; i < n; i++) {
 		const struct drive_info *d = &scan.drive[i];
-		printf("# %s kind=%d model=\"%s\" serial=\"%s\" bytes=%llu lba=%u transfer_max=%u cache=%d: %s\n", d->path, (int)d->kind,
-			d->model, d->serial, (unsigned long long)d->bytes, d->lba_bytes, d->transfer_max, d->volatile_cache, d->holds);
+		printf("# %s kind=%d model=\"%s\" serial=\"%s\" bytes=%llu lba=%u transfer_max=%u cache=%d: %s\n",
+			d->path, (int)d->kind, d->model, d->serial, (unsigned long long)d->bytes, d->lba_bytes,
+			d->transfer_max, d->volatile_cache, d->holds);
 		CHECK(d->content == DRIVE_MEMBER);
 	}
 	CHECK_OK(array_open(&scan, "a0", &array, &err), err);
@@ -147,7 +148,8 @@ int main(void)
 {
 	char *list = getenv("FURROW_TEST_DRIVES");
 	char *copy = list ? strdup(list) : NULL, *save = NULL;
-	for (char *p = copy ? strtok_r(copy, " ", &save) : NULL; p && drive_count < RAID_MEMBERS_MAX; p = strtok_r(NULL, " ", &save))
+	for (char *p = copy ? strtok_r(copy, " ", &save) : NULL; p && drive_count < RAID_MEMBERS_MAX;
+		p = strtok_r(NULL, " ", &save))
 		drives[drive_count++] = p;
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_drives_real)};
 	int r = cmocka_run_group_tests(tests, NULL, NULL);

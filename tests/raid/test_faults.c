@@ -52,7 +52,8 @@ static int stripe_write(struct rig *r, uint64_t stripe, uint64_t seed, unsigned 
 	return e;
 }
 
-/* 0: read and right; 1: read and wrong; or the error. Comes back with new buffers after a time-out, as the contract says. */
+/* 0: read and right; 1: read and wrong; or the error. Comes back with new buffers after a time-out, as the contract
+ * says. */
 static int stripe_verify(struct rig *r, uint64_t stripe, uint64_t seed)
 {
 	struct payload p, q;
@@ -69,7 +70,8 @@ static int stripe_verify(struct rig *r, uint64_t stripe, uint64_t seed)
 	return e;
 }
 
-static void status_of(struct rig *r, unsigned slot, enum member_state *state, uint64_t *reads, uint64_t *writes, uint64_t *timeouts)
+static void status_of(
+	struct rig *r, unsigned slot, enum member_state *state, uint64_t *reads, uint64_t *writes, uint64_t *timeouts)
 {
 	struct array_status *s = calloc(1, sizeof(*s));
 	array_status(r->array, s);
@@ -470,7 +472,8 @@ static void storm_body(void *arg)
 	wait_group_init(&group);
 	wait_group_add(&group, 6);
 	for (unsigned i = 0; i < 6; i++) {
-		storm[i] = (struct storm){.rig = &r, .first = i * 4, .count = 3, .group = &group, .home = reactor_self()};
+		storm[i] =
+			(struct storm){.rig = &r, .first = i * 4, .count = 3, .group = &group, .home = reactor_self()};
 		reactor_spawn(reactor_get(i % reactor_count()), storm_fiber, &storm[i]);
 	}
 	fault_inject(r.t.path[2], FAULT_WRITE_ERROR, 60, 0);

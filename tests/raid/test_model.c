@@ -1,6 +1,7 @@
 /*
  * Random operations beside a simple model: the model knows for each row and each block of the log which
- * writes it may show. Drives have volatile caches and lose power; members fail and go stale. Seeds are fixed and printed.
+ * writes it may show. Drives have volatile caches and lose power; members fail and go stale. Seeds are fixed and
+ * printed.
  *
  * After a power cut, a row written but not made durable may hold anything; it is unknown until it is
  * written again. All others must be what was written last.
@@ -241,8 +242,9 @@ static void model_body(void *arg)
 		for (unsigned i = 0; i < 250; i++)
 			if (!model_step(m)) {
 				size_t at = strlen(test_failure);
-				snprintf(test_failure + at, sizeof(test_failure) - at, " (level %u, %u drives, seed %llu, op %u)", shape->level,
-					shape->drives, (unsigned long long)shape->seed, m->ops);
+				snprintf(test_failure + at, sizeof(test_failure) - at,
+					" (level %u, %u drives, seed %llu, op %u)", shape->level, shape->drives,
+					(unsigned long long)shape->seed, m->ops);
 				return;
 			}
 	if (m->v)
@@ -260,8 +262,8 @@ static void test_model(void **state)
 	uint64_t base = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 20;
 	print_message("seed %llu\n", (unsigned long long)base);
 	for (unsigned i = 0; i < 4; i++) {
-		struct shape shapes[] = {{6, 5, base + i}, {6, 4, base + 100 + i}, {1, 2, base + 200 + i}, {1, 3, base + 300 + i},
-			{6, 8, base + 400 + i}};
+		struct shape shapes[] = {{6, 5, base + i}, {6, 4, base + 100 + i}, {1, 2, base + 200 + i},
+			{1, 3, base + 300 + i}, {6, 8, base + 400 + i}};
 		for (unsigned j = 0; j < 5; j++)
 			raid_test_run(model_body, &shapes[j]);
 	}

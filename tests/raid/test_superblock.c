@@ -23,13 +23,31 @@ static void config_sample(struct raid_config *c)
 	c->data_offset = 5 << 20;
 	c->data_bytes = 20 << 20;
 	c->member_bytes = 32 << 20;
-	c->geometry[0] = (struct geometry){.epoch = 1, .code = FORMAT_CODE_PQ, .groups = 1, .k = 2, .m = 2, .strip_bytes = 65536,
-		.strip_blocks = 16, .first_stripe = 0, .stripes = 100, .member_offset = 5 << 20};
-	c->geometry[1] = (struct geometry){.epoch = 2, .code = FORMAT_CODE_PQ, .groups = 1, .k = 3, .m = 2, .strip_bytes = 65536,
-		.strip_blocks = 16, .first_stripe = 100, .stripes = 200, .member_offset = (5 << 20) + 100 * 65536};
+	c->geometry[0] = (struct geometry){.epoch = 1,
+		.code = FORMAT_CODE_PQ,
+		.groups = 1,
+		.k = 2,
+		.m = 2,
+		.strip_bytes = 65536,
+		.strip_blocks = 16,
+		.first_stripe = 0,
+		.stripes = 100,
+		.member_offset = 5 << 20};
+	c->geometry[1] = (struct geometry){.epoch = 2,
+		.code = FORMAT_CODE_PQ,
+		.groups = 1,
+		.k = 3,
+		.m = 2,
+		.strip_bytes = 65536,
+		.strip_blocks = 16,
+		.first_stripe = 100,
+		.stripes = 200,
+		.member_offset = (5 << 20) + 100 * 65536};
 	for (unsigned i = 0; i < 6; i++) {
 		uuid_make(&c->member[i].uuid);
-		c->member[i].state = i == 5 ? FORMAT_MEMBER_SPARE : i == 2 ? FORMAT_MEMBER_FAILED : FORMAT_MEMBER_ACTIVE;
+		c->member[i].state = i == 5   ? FORMAT_MEMBER_SPARE
+				     : i == 2 ? FORMAT_MEMBER_FAILED
+					      : FORMAT_MEMBER_ACTIVE;
 		c->member[i].events = 70 + i;
 		c->member[i].rebuild_next = i;
 		c->member[i].changed = 9;
@@ -148,8 +166,8 @@ static void test_hostile(void **state)
 	char why[160];
 	uint64_t seed = 4;
 	unsigned taken = 0;
-	static const uint64_t nasty[] = {0, 1, 2, 63, 64, 65, 255, 0xffff, 0x10000, 0x7fffffff, 0xffffffff, 1ull << 32, 1ull << 52,
-		1ull << 63, UINT64_MAX, UINT64_MAX - 4095};
+	static const uint64_t nasty[] = {0, 1, 2, 63, 64, 65, 255, 0xffff, 0x10000, 0x7fffffff, 0xffffffff, 1ull << 32,
+		1ull << 52, 1ull << 63, UINT64_MAX, UINT64_MAX - 4095};
 	config_sample(c);
 	super_encode(c, 1, 0, 33ull << 20, good);
 	print_message("seed %llu\n", (unsigned long long)seed);
@@ -158,9 +176,10 @@ static void test_hostile(void **state)
 		for (uint64_t n = test_random(&seed) % 3 + 1; n; n--) {
 			/* the tables in use, mostly */
 			uint64_t r = test_random(&seed) % 8;
-			size_t at = r < 3 ? 16 + test_random(&seed) % 200 : r < 5 ? 512 + test_random(&seed) % 128 :
-				    r < 7	       ? 1536 + test_random(&seed) % 400 :
-							 5632 + test_random(&seed) % 512;
+			size_t at = r < 3   ? 16 + test_random(&seed) % 200
+				    : r < 5 ? 512 + test_random(&seed) % 128
+				    : r < 7 ? 1536 + test_random(&seed) % 400
+					    : 5632 + test_random(&seed) % 512;
 			if (test_random(&seed) % 2) {
 				raw[at] = (uint8_t)test_random(&seed);
 			} else {
