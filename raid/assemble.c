@@ -11,6 +11,7 @@
  * somebody else holds, and more missing than the redundancy bears. Missing members are written into
  * the superblocks of the others before the array is handed out.
  */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -124,6 +125,7 @@ static int candidates_collect(
 
 static int candidates_judge(struct assembly *a, struct error *err)
 {
+	assert(a->newest); /* candidates_collect() found one */
 	const struct raid_config *top = &a->newest->found->config;
 	for (unsigned i = 0; i < a->count; i++) {
 		struct candidate *c = &a->list[i];
