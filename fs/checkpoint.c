@@ -16,7 +16,7 @@
  * checkpoint or a later one: to the tree before, its moves have never happened. That is why node
  * stripes hold nothing but nodes, and why stripe counts are logged as differences.
  *
- * A checkpoint is due when the log is half full, when half of the dirty nodes allowed are dirty, 30
+ * A checkpoint is due when the log is half full, when three quarters of the dirty nodes allowed are dirty, 30
  * seconds after the first change, and at unmount. T itself makes nodes dirty but does not count as
  * a change: an idle file system stays idle.
  *
@@ -33,6 +33,8 @@
 
 #define WRITERS 4u
 #define CLEAN_STRIPES 32u /* emptied per checkpoint at most */
+
+uint64_t checkpoint_delay_ns = 30 * NSEC_PER_SEC;
 
 struct frozen {
 	struct buf *buf;
@@ -329,8 +331,8 @@ static void thaw(struct fs *fs)
 {
 	struct tree *t = &fs->tree;
 
-	while (!list_empty(&t->frozen)) {
-		struct node *n = container_of(list_pop_front(&t->frozen), struct node, node);
+	for (struct list_node *at; (at = list_pop_front(&t->frozen)) != NULL;) {
+		struct node *n = container_of(at, struct node, node);
 		n->state = NODE_CLEAN;
 		list_push_front(&t->lru, &n->node);
 	}
@@ -411,7 +413,7 @@ static void fiber_main(void *arg)
 		c->ended = c->begun;
 		wait_queue_wake_all(&c->done);
 		if (c->changed && !c->timer.slot)
-			timer_start(&c->timer, now_ns() + CHECKPOINT_DELAY);
+			timer_start(&c->timer, now_ns() + checkpoint_delay_ns);
 	}
 	c->started = false;
 	wait_queue_wake_all(&c->done);
@@ -484,9 +486,9 @@ void checkpoint_changed(struct fs *fs)
 	if (!c->changed) {
 		c->changed = true;
 		if (!c->running)
-			timer_start(&c->timer, now_ns() + CHECKPOINT_DELAY);
+			timer_start(&c->timer, now_ns() + checkpoint_delay_ns);
 	}
-	if (fs->tree.dirty_count + fs->tree.dead_count > fs->tree.dirty_limit / 2)
+	if (fs->tree.dirty_count + fs->tree.dead_count > fs->tree.dirty_limit * 3 / 4)
 		checkpoint_kick(fs);
 }
 

@@ -66,6 +66,7 @@ struct fs_status {
 	uint64_t stripes_total, stripes_free;
 	uint64_t checksum_errors, checksum_repairs;
 	uint64_t inodes, replayed;
+	uint64_t cleaner_moved_blocks, cleaner_freed_stripes;
 	bool read_only;
 };
 void fs_status(struct fs *fs, struct fs_status *out);

@@ -267,6 +267,8 @@ void log_kick(struct fs *fs);
 void log_fail(struct fs *fs); /* wakes all who wait, for the file system has failed */
 uint64_t log_used(const struct fs *fs); /* blocks, with what gathers */
 /* Replays into the tree; REPAIR makes all copies equal. Moves head, chain, sequence on. RECORDS: without those of checkpoints. */
+/* After a replay: are there batches behind its end that prove it to be a hole in what was durable? */
+bool log_goes_on(struct fs *fs);
 int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *records, struct error *err);
 
 /* ------------------------------------------------------------------------------------------------
@@ -337,7 +339,7 @@ void space_release(struct fs *fs);                    /* the root is durable: no
  * checkpoint.c and mount.c
  */
 
-#define CHECKPOINT_DELAY (30 * NSEC_PER_SEC)
+extern uint64_t checkpoint_delay_ns; /* from the first change; tests make it short */
 
 struct checkpoint {
 	uint64_t generation;     /* of the last root record */

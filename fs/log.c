@@ -499,3 +499,43 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 	free(flat);
 	return rc;
 }
+
+/*
+ * A power cut can leave the last batch away and the one behind it there, since two may be in flight;
+ * it cannot leave two behind a hole, for the second is only written when what is before the first is
+ * durable. So two batches of the last life behind the end mean that acknowledged ones are lost.
+ */
+bool log_goes_on(struct fs *fs)
+{
+	struct log *log = &fs->log;
+	struct buf *buf[LOG_BUFS];
+	unsigned found = 0;
+	uint64_t last = 0;
+	/* the hole and the one behind it are as long as batches may be */
+	uint64_t scan = 3 * LOG_BATCH_BLOCKS;
+
+	if (scan > log->capacity)
+		scan = log->capacity;
+	for (unsigned i = 0; i < LOG_BUFS; i++)
+		buf[i] = buf_alloc(LOG_BUF_BYTES);
+	for (uint64_t at = log->head; at < log->head + scan && found < 2; at += LOG_BATCH_BLOCKS) {
+		uint32_t blocks = LOG_BATCH_BLOCKS;
+		if (blocks > log->head + scan - at)
+			blocks = (uint32_t)(log->head + scan - at);
+		for (unsigned copy = 0; copy < fs->geometry.log_copies && found < 2; copy++) {
+			if (log_io(fs, false, copy, at, buf, blocks))
+				continue;
+			for (uint32_t i = 0; i < blocks; i++) {
+				const struct batch_disk *h = (const struct batch_disk *)(void *)batch_block(buf, i);
+				if (le64_get(h->mounts) != fs->mounts || at + i == log->head || at + i == last ||
+					!header_verify(fs, batch_block(buf, i), at + i, le64_get(h->chain)))
+					continue;
+				last = at + i;
+				found++;
+			}
+		}
+	}
+	for (unsigned i = 0; i < LOG_BUFS; i++)
+		buf_put(buf[i]);
+	return found >= 2;
+}

@@ -383,6 +383,11 @@ static int fs_recover(struct fs *fs, const struct root_disk *r, struct error *er
 		return error_set(err, -EIO,
 			"%s: the log is damaged: it ends at transaction %" PRIu64 ", and reached %" PRIu64 " before", name,
 			fs->log.sequence, c->log_needed);
+	if (!fs->read_only && log_goes_on(fs))
+		return error_set(err, -EIO,
+			"%s: the log is damaged: what was acknowledged after transaction %" PRIu64
+			" cannot be read; a read-only mount shows what there is",
+			name, fs->log.sequence);
 	c->log_needed = fs->log.sequence;
 	if (fs->replayed)
 		clean = false;
@@ -524,6 +529,8 @@ static void status_home(void *arg)
 		.stripes_total = fs->space.stripes,
 		.stripes_free = fs->space.free,
 		.replayed = fs->replayed,
+		.cleaner_moved_blocks = fs->cleaner.moved_blocks,
+		.cleaner_freed_stripes = fs->cleaner.freed_stripes,
 		.read_only = fs->read_only || fs->failed};
 	files_status(fs, out);
 	out->checksum_errors += fs->tree.checksum_errors;

@@ -25,6 +25,9 @@
 #include "fs/files_internal.h"
 #include "fs/fs_internal.h"
 
+/* Nodes: a checkpoint's own record names at worst one old stripe each, and fits into a log batch. */
+#define DIRTY_MOST 20000u
+
 #define FLAG_PENDING 3u /* enum stripe_pending */
 #define FLAG_OPEN 4u
 #define FLAG_BUSY 8u /* rows in flight */
@@ -103,8 +106,8 @@ void space_set_reserve(struct fs *fs)
 
 	if (limit > s->stripes * per / 64)
 		limit = s->stripes * per / 64;
-	if (limit > 6000)
-		limit = 6000;
+	if (limit > DIRTY_MOST)
+		limit = DIRTY_MOST;
 	if (limit < 32)
 		limit = 32;
 	t->dirty_limit = limit;
@@ -113,7 +116,7 @@ void space_set_reserve(struct fs *fs)
 	s->padding = s->stripes * s->stripe_blocks / 20;
 	if (s->padding > PADDING_MOST)
 		s->padding = PADDING_MOST;
-	fs->log.margin = (2 * (limit + 512) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
+	fs->log.margin = ((limit + limit / per + 1024) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
 	if (fs->log.margin > fs->log.capacity / 8)
 		fs->log.margin = fs->log.capacity / 8;
 }

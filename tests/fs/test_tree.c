@@ -560,6 +560,81 @@ static void test_copies(void **state)
 
 /* ------------------------------------------------------------------------------------------------ */
 
+/* A batch in the middle of the log is gone from all copies: what was acknowledged after it must not vanish in silence. */
+static void hole_body(void *arg)
+{
+	struct tree_test t;
+	uint64_t head[10];
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 6, 5, 16u << 20, ""), t.err);
+	for (unsigned last = 0; last < 2; last++) {
+		CHECK_OK(tree_test_mount(&t), t.err);
+		CHECK_OK(fs_checkpoint(t.fs), t.err);
+		for (unsigned i = 0; i < 10; i++) {
+			struct bulk b = {.from = i * 100, .count = 20, .step = 1, .size = 100, .version = last};
+			head[i] = t.fs->log.head;
+			CHECK_OK(fs_transact_durable(t.fs, bulk_pass, &b), t.err);
+		}
+		uint64_t first = t.fs->log.first, capacity = t.fs->log.capacity;
+		t.fs->failed = -EIO;
+		CHECK(tree_test_unmount(&t) != 0);
+		/* first the last one, as a power cut may leave it; then one further ahead */
+		struct slice zero = {buf_zero(), 0, BLOCK_BYTES};
+		CHECK(volume_log_write(t.volume, first + head[last ? 5 : 9] % capacity, &zero, 1) == 0);
+		if (!last) {
+			CHECK_OK(tree_test_mount(&t), t.err);
+			CHECK(t.fs->replayed == 9);
+			CHECK(tree_test_unmount(&t) == 0);
+			continue;
+		}
+		struct fs_mount_options options = {.read_only = true};
+		CHECK(tree_test_mount(&t) == -EIO);
+		CHECK_OK(fs_mount(t.volume, &options, &t.fs, &t.err), t.err);
+		CHECK(t.fs->replayed == 5);
+	}
+	tree_test_end(&t);
+}
+
+static void test_hole(void **state)
+{
+	(void)state;
+	raid_test_run(hole_body, NULL);
+}
+
+/* What nobody waits for is on the drives after a while, and then nothing happens any more. */
+static void idle_body(void *arg)
+{
+	struct tree_test t;
+	(void)arg;
+	uint64_t kept = checkpoint_delay_ns;
+	checkpoint_delay_ns = 20 * NSEC_PER_MSEC;
+	CHECK_OK(tree_test_make(&t, 1, 2, 16u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	fiber_sleep(60 * NSEC_PER_MSEC);
+	CHECK(t.fs->checkpoint.count == 0);
+	for (unsigned round = 1; round < 3; round++) {
+		struct bulk b = {.from = round * 100, .count = 50, .step = 1, .size = 100, .version = round};
+		CHECK_OK(fs_transact(t.fs, bulk_pass, &b, NULL), t.err);
+		for (unsigned i = 0; i < 500 && t.fs->checkpoint.count < round; i++)
+			fiber_sleep(5 * NSEC_PER_MSEC);
+		uint64_t bytes = t.fs->log.bytes;
+		fiber_sleep(80 * NSEC_PER_MSEC);
+		CHECK(t.fs->checkpoint.count == round);
+		CHECK(t.fs->log.bytes == bytes);
+		CHECK(t.fs->log.durable == t.fs->log.sequence);
+	}
+	checkpoint_delay_ns = kept;
+	tree_test_end(&t);
+}
+
+static void test_idle(void **state)
+{
+	(void)state;
+	raid_test_run(idle_body, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
 /* Records of a later format, of other features, of another volume; and no record at all. */
 static void refuse_body(void *arg)
 {
@@ -633,6 +708,7 @@ static void test_refuse(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_laps), cmocka_unit_test(test_race),
-		cmocka_unit_test(test_damage), cmocka_unit_test(test_full), cmocka_unit_test(test_copies), cmocka_unit_test(test_refuse)};
+		cmocka_unit_test(test_damage), cmocka_unit_test(test_full), cmocka_unit_test(test_copies), cmocka_unit_test(test_hole),
+		cmocka_unit_test(test_idle), cmocka_unit_test(test_refuse)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
