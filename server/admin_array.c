@@ -167,13 +167,14 @@ static json_t *closed_array_json(const struct raid_scan *scan, unsigned first, c
 	return object;
 }
 
-/* Arrays that are open and those that a scan finds. With ONLY, that one; NULL when it is nowhere. */
-json_t *admin_arrays_json(struct admin *admin, const char *only)
+/* Arrays that are open, and with SCAN those that the drives hold. With ONLY, that one; an empty list when it is
+ * nowhere. */
+json_t *admin_arrays_json(struct admin *admin, const char *only, bool scan_too)
 {
 	json_t *list = json_array();
 	struct raid_scan scan = {0};
 
-	if (scan_storage(admin, &scan) < 0) {
+	if (scan_too && scan_storage(admin, &scan) < 0) {
 		json_decref(list);
 		return NULL;
 	}
@@ -204,7 +205,7 @@ json_t *admin_array_status(struct admin *admin)
 
 	if (admin_string_optional(admin, "name", &name) < 0)
 		return NULL;
-	json_t *list = admin_arrays_json(admin, name);
+	json_t *list = admin_arrays_json(admin, name, true);
 	if (!list)
 		return NULL;
 	if (name && !json_array_size(list)) {
@@ -220,7 +221,7 @@ json_t *admin_array_status(struct admin *admin)
 
 json_t *admin_array_list(struct admin *admin)
 {
-	json_t *list = admin_arrays_json(admin, NULL);
+	json_t *list = admin_arrays_json(admin, NULL, true);
 
 	if (!list)
 		return NULL;
@@ -283,7 +284,10 @@ json_t *admin_drive_list(struct admin *admin)
 	for (unsigned i = 0; i < scan.count; i++)
 		json_array_append_new(list, drive_json(admin, &scan.drive[i]));
 	raid_scan_free(&scan);
-	json_t *result = json_object();
+	json_t *result = json_object(), *patterns = json_array();
+	for (unsigned i = 0; i < admin->storage->drive_count; i++)
+		json_array_append_new(patterns, json_string(admin->storage->drives[i]));
+	admin_put(result, "patterns", patterns);
 	admin_put(result, "drives", list);
 	return result;
 }

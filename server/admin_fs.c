@@ -116,7 +116,7 @@ static int arrays_open(struct admin *admin)
 
 	if (admin->server)
 		return 0;
-	arrays = admin_arrays_json(admin, NULL);
+	arrays = admin_arrays_json(admin, NULL, true);
 	if (!arrays)
 		return -EIO;
 	for (size_t i = 0; i < json_array_size(arrays); i++) {
@@ -146,7 +146,8 @@ json_t *admin_fs_status(struct admin *admin)
 		return NULL;
 	if (name) {
 		struct storage_fs *sf = admin_filesystem(admin, name);
-		if (!sf || (!admin->server && storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) < 0))
+		if (!sf || (!admin->server && storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage),
+						      admin->err) < 0))
 			return NULL;
 	} else if (!admin->server) {
 		if (arrays_open(admin) < 0)
@@ -229,7 +230,8 @@ json_t *admin_fs_create(struct admin *admin)
 	}
 	sf = storage_fs_find(admin->storage, name);
 	/* The server mounts it, ready to be exported; that this works is worth knowing now. */
-	if (admin->server && sf && storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) < 0)
+	if (admin->server && sf &&
+		storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) < 0)
 		return NULL;
 	log_info("admin", "file system created fs=%s", name);
 	json_t *result = json_object();

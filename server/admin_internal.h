@@ -35,7 +35,7 @@ struct storage_array *admin_array(struct admin *admin, const char *name);
 struct storage_fs *admin_filesystem(struct admin *admin, const char *name);
 
 /* Parts of `status`. Under the storage's lock. */
-json_t *admin_arrays_json(struct admin *admin, const char *only);
+json_t *admin_arrays_json(struct admin *admin, const char *only, bool scan_too);
 json_t *admin_filesystems_json(struct admin *admin, const char *only, bool details);
 
 json_t *admin_array_create(struct admin *admin);

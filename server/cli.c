@@ -277,7 +277,17 @@ static int drive_list_run(struct cli *cli)
 
 	if (cli->drive_count)
 		json_object_set_new(request, "drives", strings_json(cli->drives, cli->drive_count));
-	return list_show(cli, cli_call(cli, request, CALL_READ_ONLY), "drives", show_drives);
+	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
+	const json_t *patterns = json_object_get(result, "patterns");
+	if (result && !cli->json && !json_array_size(json_object_get(result, "drives")) && !cli->drive_count) {
+		printf("no drives match");
+		for (size_t i = 0; i < json_array_size(patterns); i++)
+			printf(" %s", json_string_value(json_array_get(patterns, i)));
+		printf(" (drives: in the configuration, or --drives)\n");
+		json_decref(result);
+		return EXIT_OK;
+	}
+	return list_show(cli, result, "drives", show_drives);
 }
 
 /* ------------------------------------------------------------------------------------------------
