@@ -15,9 +15,16 @@
  */
 #include "core/core_internal.h"
 
+#include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#if __has_include(<valgrind/valgrind.h>)
+#include <valgrind/valgrind.h>
+#else
+#define RUNNING_ON_VALGRIND 0
+#endif
 
 #define RING_SQES 1024u
 #define RING_CQES 4096u
@@ -233,6 +240,24 @@ void ring_submit(struct reactor *r)
 		io_uring_submit(&r->ring);
 }
 
+/*
+ * The same for valgrind, which runs one thread at a time and does not know that io_uring_enter() may block: no other
+ * thread would run until the wait ends. It knows of poll, and a ring can be polled.
+ */
+static void ring_wait_polling(struct reactor *r, const struct __kernel_timespec *timeout)
+{
+	struct pollfd p = {.fd = r->ring.ring_fd, .events = POLLIN};
+	struct timespec ts = {0};
+	if (timeout) {
+		ts.tv_sec = timeout->tv_sec;
+		ts.tv_nsec = timeout->tv_nsec;
+	}
+	io_uring_submit(&r->ring);
+	if (!io_uring_cq_ready(&r->ring))
+		ppoll(&p, 1, timeout ? &ts : NULL, NULL);
+	io_uring_get_events(&r->ring);
+}
+
 void ring_wait(struct reactor *r, uint64_t deadline)
 {
 	struct io_uring_cqe *cqe;
@@ -246,6 +271,10 @@ void ring_wait(struct reactor *r, uint64_t deadline)
 	}
 	r->rounds_unsubmitted = 0;
 	counter_add(&metric_submits, 1);
+	if (RUNNING_ON_VALGRIND) {
+		ring_wait_polling(r, timeout);
+		return;
+	}
 	int rc = io_uring_submit_and_wait_timeout(&r->ring, &cqe, 1, timeout, NULL);
 	if (rc == -EAGAIN || rc == -ENOMEM)
 		usleep(1000); /* the kernel has no memory for a request: no use in asking at once */
