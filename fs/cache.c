@@ -170,7 +170,8 @@ int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect
 	uint64_t blocks = volume_stripe_blocks(g) * g->stripes;
 
 	if (expect->block % NODE_BLOCKS || expect->block > blocks - NODE_BLOCKS) {
-		log_error("fs", "tree refers to a node outside of the volume block=%llu", (unsigned long long)expect->block);
+		log_error("fs", "tree refers to a node outside of the volume block=%llu",
+			(unsigned long long)expect->block);
 		return -EIO;
 	}
 	int rc = volume_read(fs->volume, expect->block, &to, 1);

@@ -32,6 +32,7 @@
 #include "fs/fs_internal.h"
 
 #define WRITERS 4u
+#define MEMORY_PAUSE (20 * NSEC_PER_MSEC)
 #define CLEAN_STRIPES 32u /* emptied per checkpoint at most */
 
 uint64_t checkpoint_delay_ns = 30 * NSEC_PER_SEC;
@@ -47,7 +48,7 @@ struct plan {
 	struct row_run *run;
 	size_t runs, runs_room;
 	size_t capacity; /* nodes that fit into the runs */
-	int64_t *delta;  /* stripe, count pairs */
+	int64_t *delta;	 /* stripe, count pairs */
 	size_t deltas, deltas_room;
 	struct tx *tx;
 	/* writing */
@@ -76,7 +77,8 @@ static uint64_t run_block(const struct fs *fs, const struct row_run *run, size_t
 {
 	const struct volume_geometry *g = &fs->geometry;
 	size_t groups = run->rows / NODE_BLOCKS;
-	return run->stripe * volume_stripe_blocks(g) + i / groups * g->strip_blocks + run->row + i % groups * NODE_BLOCKS;
+	return run->stripe * volume_stripe_blocks(g) + i / groups * g->strip_blocks + run->row +
+	       i % groups * NODE_BLOCKS;
 }
 
 static int grow(void *array, size_t *room, size_t want, size_t size)
@@ -121,8 +123,8 @@ static int plan_try(struct plan *p)
 		uint32_t strip = fs->geometry.strip_blocks;
 		if (grow(&p->run, &p->runs_room, p->runs + 1, sizeof(run)))
 			return -ENOMEM;
-		int rc = space_take_rows(fs, SPACE_NODES,
-			groups > strip / NODE_BLOCKS ? strip : (uint32_t)groups * NODE_BLOCKS, &run);
+		int rc = space_take_rows(
+			fs, SPACE_NODES, groups > strip / NODE_BLOCKS ? strip : (uint32_t)groups * NODE_BLOCKS, &run);
 		if (rc)
 			return rc;
 		p->run[p->runs++] = run;
@@ -130,8 +132,7 @@ static int plan_try(struct plan *p)
 	}
 	p->deltas = 0;
 	size_t run = 0, in = 0;
-	list_foreach(at, &t->dirty)
-	{
+	list_foreach (at, &t->dirty) {
 		const struct node *n = container_of(at, struct node, node);
 		if (n->generation)
 			plan_delta(p, n->block, -(int64_t)NODE_BLOCKS);
@@ -141,7 +142,7 @@ static int plan_try(struct plan *p)
 		}
 		plan_delta(p, run_block(fs, &p->run[run], in++), NODE_BLOCKS);
 	}
-	list_foreach(at, &t->dead)
+	list_foreach (at, &t->dead)
 		plan_delta(p, container_of(at, struct node, node)->block, -(int64_t)NODE_BLOCKS);
 	qsort(p->delta, p->deltas, 2 * sizeof(p->delta[0]), delta_compare);
 	tx_reset(p->tx);
@@ -233,12 +234,10 @@ static void run_writer(void *arg)
 	while (!rc && p->next_run < p->runs && p->next_node < p->nodes) {
 		const struct row_run *run = &p->run[p->next_run++];
 		size_t first = p->next_node, room = run_nodes(fs, run);
-		struct slice *v = malloc(room * sizeof(*v));
+		struct slice *v;
 		p->next_node += room;
-		if (!v) {
-			rc = -ENOMEM;
-			break;
-		}
+		while (!(v = malloc(room * sizeof(*v))))
+			fiber_sleep(MEMORY_PAUSE);
 		for (size_t i = 0; i < room; i++) {
 			bool used = first + i < p->nodes;
 			v[i] = (struct slice){used ? p->frozen[first + i].buf : buf_zero(), 0, TREE_NODE_BYTES};
@@ -277,7 +276,8 @@ static int clean_stripe(struct fs *fs, uint64_t stripe)
 
 	for (size_t i = 0; !rc && i < run_nodes(fs, &all); i++) {
 		struct image_expect expect = {.uuid = &fs->uuid, .block = run_block(fs, &all, i), .level = -1};
-		/* what does not verify is no node that the tree would find there: a hole, or damaged and left to its reader */
+		/* what does not verify is no node that the tree would find there: a hole, or damaged and left to its
+		 * reader */
 		if (volume_read(fs->volume, expect.block, &to, 1) || image_verify(buf->data, &expect))
 			continue;
 		struct pkey key = {{0}};
@@ -359,15 +359,15 @@ int checkpoint_run(struct fs *fs, bool clean)
 	rc = due ? clean_nodes(fs) : 0;
 	if (rc)
 		log_warning("fs", "sparse node stripes could not be emptied error=%d", rc);
-	p.tx = tx_new(fs);
-	if (!p.tx)
-		rc = -ENOMEM;
-	else
-		do {
-			p.tx->limit = LOG_BATCH_BLOCKS * BLOCK_BYTES - 2 * BLOCK_BYTES;
-			p.tx->checkpoint = generation;
-			rc = fs->failed ? fs->failed : plan_try(&p);
-		} while (rc == -EAGAIN);
+	while (!(p.tx = tx_new(fs)))
+		fiber_sleep(MEMORY_PAUSE);
+	p.tx->limit = LOG_BATCH_BLOCKS * BLOCK_BYTES - 2 * BLOCK_BYTES;
+	p.tx->checkpoint = generation;
+	do {
+		rc = fs->failed ? fs->failed : plan_try(&p);
+		if (rc == -ENOMEM)
+			fiber_sleep(MEMORY_PAUSE); /* nothing is lost as long as it waits */
+	} while (rc == -EAGAIN || rc == -ENOMEM);
 	if (!rc) {
 		freeze(&p, generation);
 		log_kick(fs);

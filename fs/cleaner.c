@@ -48,8 +48,8 @@ struct round {
 	unsigned items, limit, owners, runs; /* limit: of items, by the rows that there are */
 	/* of the stripe that is looked at */
 	uint64_t stripe, next_block; /* summaries from here on are to be seen */
-	unsigned at;                 /* owner that is looked at */
-	uint64_t at_block;           /* its blocks before this one are done */
+	unsigned at;		     /* owner that is looked at */
+	uint64_t at_block;	     /* its blocks before this one are done */
 	bool more;
 	/* reading side by side */
 	unsigned next_item;
@@ -81,8 +81,8 @@ static int owners_pass(struct tx *tx, void *arg)
 			return rc;
 		if (len == sizeof(d)) {
 			memcpy(&d, val, sizeof(d));
-			r->owner[r->owners++] = (struct owner){
-				key.off, le64_get(d.ino), le64_get(d.file_block), le32_get(d.count)};
+			r->owner[r->owners++] =
+				(struct owner){key.off, le64_get(d.ino), le64_get(d.file_block), le32_get(d.count)};
 		}
 		key.off++;
 		key.snap = 0;
@@ -174,8 +174,8 @@ static void items_sort(struct round *r)
 			r->item[n++] = r->item[i];
 	r->items = n;
 	for (unsigned i = 0; i < n; i++)
-		r->item[i].data = (struct slice){
-			r->buf[i * BLOCK_BYTES / BUF_MAX], i * BLOCK_BYTES % BUF_MAX, BLOCK_BYTES};
+		r->item[i].data =
+			(struct slice){r->buf[i * BLOCK_BYTES / BUF_MAX], i * BLOCK_BYTES % BUF_MAX, BLOCK_BYTES};
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ static int items_read_loop(struct round *r)
 		uint32_t sum[64];
 		struct slice to[64];
 		uint32_t n = 0;
-		while (n < 64 && r->next_item < r->items && i[n].ino == i->ino && i[n].file_block == i->file_block + n &&
-			i[n].from == i->from + n) {
+		while (n < 64 && r->next_item < r->items && i[n].ino == i->ino &&
+			i[n].file_block == i->file_block + n && i[n].from == i->from + n) {
 			sum[n] = i[n].sum;
 			to[n] = i[n].data;
 			n++;
@@ -245,8 +245,8 @@ static int items_write(struct round *r)
 				continue;
 			}
 			struct item *item = &r->item[first + i];
-			item->to = run->stripe * volume_stripe_blocks(g) + (uint64_t)(i / run->rows) * g->strip_blocks + run->row +
-				i % run->rows;
+			item->to = run->stripe * volume_stripe_blocks(g) + (uint64_t)(i / run->rows) * g->strip_blocks +
+				   run->row + i % run->rows;
 			r->slice[n++] = item->data;
 		}
 		rc = volume_write_rows(fs->volume, run->stripe, run->row, run->rows, r->slice, n, VOLUME_DURABLE);
@@ -385,7 +385,8 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
 {
 	uint64_t victim[VICTIMS];
-	uint32_t all = fs->space.stripe_blocks, most = space_urgent(fs) ? all - all / 32 - fs->geometry.k : all - all / 4;
+	uint32_t all = fs->space.stripe_blocks,
+		 most = space_urgent(fs) ? all - all / 32 - fs->geometry.k : all - all / 4;
 	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), done = 0;
 	int rc = 0;
 
@@ -518,7 +519,8 @@ static bool cleaner_hopeless(const struct fs *fs)
 	const struct space *s = &fs->space;
 
 	return c->stuck && s->next.count == 0 && s->free + s->stripes / 256 >= c->stuck_free &&
-		s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live && (c->stuck_urgent || !space_urgent(fs));
+	       s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live &&
+	       (c->stuck_urgent || !space_urgent(fs));
 }
 
 void cleaner_kick(struct fs *fs)

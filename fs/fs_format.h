@@ -30,7 +30,7 @@ struct root_disk {
 	le64 checksum; /* checksum64() of the bytes from here to the end of the block */
 	le32 version;
 	le32 incompat, ro_compat, compat;
-	struct uuid uuid;        /* of the file system */
+	struct uuid uuid;	 /* of the file system */
 	struct uuid volume_uuid; /* a record of another volume, which lay here before, is none */
 	le64 fsid;
 	le64 created_ns;
@@ -40,14 +40,14 @@ struct root_disk {
 	/* what changes */
 	le64 generation; /* the record's number */
 	le64 written_ns;
-	le64 mounts;     /* goes up with every mount that writes; log batches carry it */
+	le64 mounts; /* goes up with every mount that writes; log batches carry it */
 	le64 verifier;
-	le64 change;     /* the change attribute goes on from here */
+	le64 change;	 /* the change attribute goes on from here */
 	le64 checkpoint; /* number of the record that first named this tree */
 	le64 tree_block, tree_generation;
 	le64 log_position, log_chain; /* the first batch to replay, and the checksum of the one before */
-	le64 log_sequence;            /* the last transaction that is in the tree */
-	le64 log_needed;              /* replay must get this far, or the log has lost something */
+	le64 log_sequence;	      /* the last transaction that is in the tree */
+	le64 log_needed;	      /* replay must get this far, or the log has lost something */
 	uint8_t tree_level;
 	uint8_t clean; /* 1: unmounted in order */
 	uint8_t reserved[6];
@@ -71,10 +71,10 @@ struct node_disk {
 	le16 count;    /* slots */
 	le64 checksum; /* checksum64() of the whole node, taken with 0 here */
 	struct uuid uuid;
-	le64 block;      /* its own first block */
+	le64 block;	 /* its own first block */
 	le64 generation; /* number of the checkpoint that wrote it */
-	le16 heap;       /* offset of the lowest value */
-	le16 garbage;    /* bytes between heap and the end that no slot refers to */
+	le16 heap;	 /* offset of the lowest value */
+	le16 garbage;	 /* bytes between heap and the end that no slot refers to */
 	uint8_t reserved[12];
 };
 _Static_assert(sizeof(struct node_disk) == 64, "node_disk");
@@ -113,7 +113,8 @@ struct batch_disk {
 	le64 sequence; /* of the first record */
 	le32 bytes;    /* of header and records; the rest is zero */
 	le32 records;
-	le32 sum[LOG_BATCH_BLOCKS - 1]; /* checksum32() of the blocks after the first: each may come from another copy */
+	le32 sum[LOG_BATCH_BLOCKS -
+		 1]; /* checksum32() of the blocks after the first: each may come from another copy */
 	le32 zero;
 };
 _Static_assert(sizeof(struct batch_disk) == 584, "batch_disk");

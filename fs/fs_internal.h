@@ -25,7 +25,8 @@ static inline int pkey_compare(const struct pkey *a, const struct pkey *b)
 }
 static inline struct pkey pkey_pack(const struct fs_key *key)
 {
-	return (struct pkey){{key->ino, (uint64_t)key->type << 56 | key->off >> 8, key->off << 56 | (uint64_t)key->snap << 24}};
+	return (struct pkey){
+		{key->ino, (uint64_t)key->type << 56 | key->off >> 8, key->off << 56 | (uint64_t)key->snap << 24}};
 }
 static inline struct fs_key pkey_unpack(const struct pkey *p)
 {
@@ -78,7 +79,7 @@ void image_init(uint8_t *image, unsigned level);
 bool image_find(uint8_t *image, const struct pkey *key, unsigned *slot);
 /* The last slot whose key is <= KEY, and slot 0 when there is none: the child to go down to. */
 unsigned image_child(uint8_t *image, const struct pkey *key);
-unsigned image_used(uint8_t *image); /* bytes of slots and values */
+unsigned image_used(uint8_t *image);	     /* bytes of slots and values */
 bool image_fits(uint8_t *image, size_t len); /* one more value of LEN bytes */
 /* false when there is no room even after compaction. */
 bool image_insert(uint8_t *image, unsigned slot, const struct pkey *key, const void *val, size_t len);
@@ -95,7 +96,7 @@ void image_seal(uint8_t *image); /* computes the checksum */
 struct image_expect {
 	const struct uuid *uuid;
 	uint64_t block, generation; /* generation 0: any */
-	int level;                  /* -1: any */
+	int level;		    /* -1: any */
 	bool has_upper;
 	struct pkey lower, upper;
 };
@@ -117,9 +118,9 @@ enum node_state {
 struct node {
 	struct buf *buf;
 	struct node *parent;
-	struct node **child; /* of an internal node, by slot; NULL: not in memory */
+	struct node **child;	    /* of an internal node, by slot; NULL: not in memory */
 	uint64_t block, generation; /* its newest place on the drives; block 0 with generation 0: none yet */
-	uint64_t stamp;             /* last transaction that counted it */
+	uint64_t stamp;		    /* last transaction that counted it */
 	uint32_t pins;
 	uint16_t children; /* in memory */
 	uint8_t level;
@@ -134,9 +135,9 @@ struct tree {
 	struct node *root;
 	struct list lru; /* clean ones, last used first */
 	struct list dirty, frozen, dead;
-	struct list spare; /* nodes with a buffer, for splits and copies of frozen ones */
+	struct list spare;  /* nodes with a buffer, for splits and copies of frozen ones */
 	struct list arrays; /* child arrays, linked by a list_node in their first bytes */
-	size_t nodes; /* in memory, without spares */
+	size_t nodes;	    /* in memory, without spares */
 	size_t dirty_count, frozen_count, dead_count, spare_count, array_count;
 	size_t nodes_limit, dirty_limit;
 	unsigned holds; /* eviction is off: of passes that found no end */
@@ -149,12 +150,13 @@ struct tree_path {
 	struct node *leaf;
 	bool has_lower, has_upper;
 	struct pkey lower, upper; /* lower <= key < upper */
-	struct node *miss; /* when the leaf is NULL: the node whose child SLOT is not in memory */
+	struct node *miss;	  /* when the leaf is NULL: the node whose child SLOT is not in memory */
 	unsigned slot;
 };
 struct node *tree_descend(struct fs *fs, const struct pkey *key, struct tree_path *path); /* no wait */
 int tree_load(struct fs *fs, const struct pkey *key); /* waits until the leaf of KEY is in memory */
-/* The value at or after (before) P, which is replaced by its key; -EAGAIN when the leaf of P is not in memory. No wait. */
+/* The value at or after (before) P, which is replaced by its key; -EAGAIN when the leaf of P is not in memory. No wait.
+ */
 int tree_seek(struct fs *fs, struct pkey *p, bool forward, const void **val, size_t *len);
 /* Makes the node that holds KEY at LEVEL dirty if it still lies at BLOCK. Waits. */
 int tree_move_node(struct fs *fs, const struct pkey *key, unsigned level, uint64_t block);
@@ -175,7 +177,7 @@ void tree_apply_stripe(struct fs *fs, uint64_t stripe, uint32_t value);
 int cache_init(struct fs *fs);
 void cache_fini(struct fs *fs);
 struct node *cache_node_new(struct fs *fs, unsigned level); /* from the spares; dirty */
-void cache_node_dirty(struct fs *fs, struct node *n);       /* N alone; copies a frozen image */
+void cache_node_dirty(struct fs *fs, struct node *n);	    /* N alone; copies a frozen image */
 void cache_node_dead(struct fs *fs, struct node *n);
 int cache_load_child(struct fs *fs, struct node *parent, unsigned slot, const struct image_expect *expect); /* waits */
 int cache_load_root(struct fs *fs, uint64_t block, uint64_t generation, unsigned level);
@@ -219,7 +221,8 @@ struct tx *tx_new(struct fs *fs); /* NULL: no memory */
 void tx_free(struct tx *tx);
 void tx_reset(struct tx *tx);
 int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_class class);
-int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes); /* a record read from the log: -EIO when it is malformed */
+int tx_parse(
+	struct tx *tx, const uint8_t *record, size_t bytes); /* a record read from the log: -EIO when it is malformed */
 /* Sorts, brings what is needed into memory: 0 when it may be applied now, -EAGAIN after a wait. */
 int tx_prepare(struct tx *tx, bool checkpoint);
 void tx_apply(struct tx *tx, bool replay);
@@ -243,14 +246,14 @@ struct log_batch {
 };
 struct log {
 	uint64_t first, capacity; /* of the circle, in blocks of the log zone */
-	uint64_t head, tail;      /* positions: of the next batch; of the first that replay needs */
-	uint64_t chain;           /* checksum of the last batch before head */
-	uint64_t sequence;        /* of the last transaction applied */
-	uint64_t durable;         /* all up to this one are durable */
-	uint64_t margin;          /* blocks left for checkpoints' own records */
+	uint64_t head, tail;	  /* positions: of the next batch; of the first that replay needs */
+	uint64_t chain;		  /* checksum of the last batch before head */
+	uint64_t sequence;	  /* of the last transaction applied */
+	uint64_t durable;	  /* all up to this one are durable */
+	uint64_t margin;	  /* blocks left for checkpoints' own records */
 	struct log_batch batch[LOG_WRITERS + 1];
-	struct log_batch *gather;  /* collects */
-	struct list idle, flight;  /* flight: in order of position */
+	struct log_batch *gather; /* collects */
+	struct list idle, flight; /* flight: in order of position */
 	bool kicked, stop;
 	unsigned writers;
 	struct wait_queue work, room, idle_wait;
@@ -264,9 +267,10 @@ void log_stop(struct fs *fs); /* writes what is there; waits */
 int log_reserve(struct fs *fs, uint32_t bytes, bool checkpoint);
 void log_append(struct fs *fs, struct tx *tx); /* gives it its sequence number. No wait: reserved before */
 void log_kick(struct fs *fs);
-void log_fail(struct fs *fs); /* wakes all who wait, for the file system has failed */
+void log_fail(struct fs *fs);		/* wakes all who wait, for the file system has failed */
 uint64_t log_used(const struct fs *fs); /* blocks, with what gathers */
-/* Replays into the tree; REPAIR makes all copies equal. Moves head, chain, sequence on. RECORDS: without those of checkpoints. */
+/* Replays into the tree; REPAIR makes all copies equal. Moves head, chain, sequence on. RECORDS: without those of
+ * checkpoints. */
 /* After a replay: are there batches behind its end that prove it to be a hole in what was durable? */
 bool log_goes_on(struct fs *fs);
 int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *records, struct error *err);
@@ -293,14 +297,14 @@ struct space_flight {
 #define SPACE_CLASSES 4u
 struct space {
 	uint64_t stripes, free, live_data, live_nodes; /* stripes free; blocks live */
-	uint64_t node_stripes, data_stripes; /* with anything live */
-	uint64_t reserve;         /* free stripes that only nodes may take */
-	uint64_t cleaner_reserve; /* more of them that the cleaner may take too */
-	uint64_t padding;         /* blocks: most that is kept for the padding of promised ones */
-	uint64_t promised;     /* blocks */
+	uint64_t node_stripes, data_stripes;	       /* with anything live */
+	uint64_t reserve;			       /* free stripes that only nodes may take */
+	uint64_t cleaner_reserve;		       /* more of them that the cleaner may take too */
+	uint64_t padding;			       /* blocks: most that is kept for the padding of promised ones */
+	uint64_t promised;			       /* blocks */
 	uint32_t stripe_blocks;
-	uint32_t *table;  /* per stripe, as stripes_disk */
-	uint8_t *flags;   /* per stripe: enum stripe_pending, open, in flight */
+	uint32_t *table; /* per stripe, as stripes_disk */
+	uint8_t *flags;	 /* per stripe: enum stripe_pending, open, in flight */
 	uint64_t cursor;
 	uint8_t *free_in; /* free stripes of each 64 */
 	struct space_open open[SPACE_CLASSES];
@@ -322,18 +326,20 @@ static inline enum stripe_class stripe_class(uint32_t value)
 }
 int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe_class class); /* -EIO */
 int space_lists_ensure(struct fs *fs, size_t more);
-/* Applies, returns the new value for the tree. Node stripes that fall to 0 belong to the checkpoint that freezes now. */
+/* Applies, returns the new value for the tree. Node stripes that fall to 0 belong to the checkpoint that freezes now.
+ */
 uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
 bool space_nodes_low(const struct fs *fs); /* the tree may not grow any more */
-bool space_low(const struct fs *fs);       /* time to clean */
-bool space_urgent(const struct fs *fs);    /* writers may have to wait for it */
+bool space_low(const struct fs *fs);	   /* time to clean */
+bool space_urgent(const struct fs *fs);	   /* writers may have to wait for it */
 bool space_has_room(const struct fs *fs);  /* they need not */
-/* The sparsest stripes of CLASS with at most MOST live blocks, MAX of them, into VICTIM in ascending order of live blocks. */
+/* The sparsest stripes of CLASS with at most MOST live blocks, MAX of them, into VICTIM in ascending order of live
+ * blocks. */
 unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max);
 uint64_t space_cleaner_blocks(const struct fs *fs); /* that the cleaner can write now */
-void space_stuck(struct fs *fs, uint64_t stripe); /* could not be emptied: not a victim until its count changes */
-void space_freeze(struct fs *fs);                     /* next becomes now */
-void space_release(struct fs *fs);                    /* the root is durable: now becomes free. Waits (discards) */
+void space_stuck(struct fs *fs, uint64_t stripe);   /* could not be emptied: not a victim until its count changes */
+void space_freeze(struct fs *fs);		    /* next becomes now */
+void space_release(struct fs *fs);		    /* the root is durable: now becomes free. Waits (discards) */
 
 /* ------------------------------------------------------------------------------------------------
  * checkpoint.c and mount.c
@@ -342,13 +348,13 @@ void space_release(struct fs *fs);                    /* the root is durable: no
 extern uint64_t checkpoint_delay_ns; /* from the first change; tests make it short */
 
 struct checkpoint {
-	uint64_t generation;     /* of the last root record */
+	uint64_t generation;	  /* of the last root record */
 	uint64_t tree_checkpoint; /* of the one that first named the tree on the drives */
 	uint64_t tree_generation; /* of its root node, which may be older */
 	uint64_t tree_block, log_chain, log_sequence, log_position, log_needed;
 	uint8_t tree_level;
 	uint64_t wanted, begun, ended; /* tickets */
-	bool changed;            /* by others than checkpoints, since the last freeze */
+	bool changed;		       /* by others than checkpoints, since the last freeze */
 	bool running, stop, started, cleaned;
 	uint64_t stuck; /* free stripes when emptying node stripes last gained nothing */
 	struct timer timer;
@@ -359,7 +365,8 @@ struct checkpoint {
 int checkpoint_start(struct fs *fs);
 void checkpoint_stop(struct fs *fs); /* waits */
 void checkpoint_kick(struct fs *fs); /* no wait */
-int checkpoint_run(struct fs *fs, bool clean); /* waits; one at a time: the fiber of checkpoint_start(), or nobody else */
+int checkpoint_run(
+	struct fs *fs, bool clean); /* waits; one at a time: the fiber of checkpoint_start(), or nobody else */
 /* Everything applied before the call is in a durable tree when it returns. */
 int fs_checkpoint(struct fs *fs);
 void checkpoint_changed(struct fs *fs); /* a transaction was applied */
@@ -393,7 +400,7 @@ struct fs {
 	int failed; /* an error that ended all changes */
 	struct uuid uuid;
 	uint64_t fsid, verifier, created_ns, mounts;
-	uint64_t change; /* last value given out */
+	uint64_t change;	   /* last value given out */
 	uint64_t cache_data_bytes; /* the part of cache_bytes that is not for nodes */
 	uint64_t replayed, transactions;
 	uint32_t compat;
@@ -413,11 +420,12 @@ int root_write(struct fs *fs, bool clean);
 void fs_fail(struct fs *fs, int rc, const char *what);
 
 /* For the upper half. */
-uint64_t fs_change_next(struct fs *fs);     /* next value of the change attribute. No wait */
-void fs_verifier_change(struct fs *fs);     /* unstable data was lost (a flush failed). No wait */
+uint64_t fs_change_next(struct fs *fs); /* next value of the change attribute. No wait */
+void fs_verifier_change(struct fs *fs); /* unstable data was lost (a flush failed). No wait */
 /* A pass that only reads; also on a read-only mount. */
 int fs_view(struct fs *fs, tx_pass *pass, void *arg);
-/* Calls FN for every node of the tree, leaves too; the tree may change meanwhile (then a node may be missed or come twice). */
+/* Calls FN for every node of the tree, leaves too; the tree may change meanwhile (then a node may be missed or come
+ * twice). */
 int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned level), void *arg);
 int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);
 

@@ -11,8 +11,9 @@
  *   tail      where replay of the newest durable root begins: everything before may be overwritten
  *
  * A batch carries its position, the checksum of the batch before and the number of the mount, all
- * under its own checksum, and a checksum for each of its blocks, so that each can come from another copy. So what an earlier lap or an earlier life left behind is never taken for new,
- * whatever it is. Replay stops at the first batch that no copy has.
+ * under its own checksum, and a checksum for each of its blocks, so that each can come from another copy. So what an
+ * earlier lap or an earlier life left behind is never taken for new, whatever it is. Replay stops at the first batch
+ * that no copy has.
  *
  * Room is reserved before a transaction is applied: the batch with it must end before tail + capacity, less a
  * margin that is left to the checkpoints' own records. A transaction that finds none starts a
@@ -168,8 +169,7 @@ int log_wait(struct fs *fs, uint64_t seq)
 		if (fs->failed)
 			return fs->failed;
 		struct log_batch *at = log->gather;
-		list_foreach(n, &log->flight)
-		{
+		list_foreach (n, &log->flight) {
 			struct log_batch *b = container_of(n, struct log_batch, node);
 			if (seq <= b->last_sequence) {
 				at = b;
@@ -348,9 +348,9 @@ static bool header_verify(struct fs *fs, uint8_t *block, uint64_t position, uint
 	uint32_t blocks = le32_get(h->blocks);
 
 	return le32_get(h->magic) == LOG_MAGIC && !memcmp(&h->uuid, &fs->uuid, sizeof(h->uuid)) &&
-		le64_get(h->position) == position && le64_get(h->chain) == chain && blocks > 0 &&
-		blocks <= LOG_BATCH_BLOCKS && blocks <= fs->log.capacity && le32_get(h->bytes) >= sizeof(*h) &&
-		blocks_of(le32_get(h->bytes)) == blocks && header_checksum(block) == le64_get(h->checksum);
+	       le64_get(h->position) == position && le64_get(h->chain) == chain && blocks > 0 &&
+	       blocks <= LOG_BATCH_BLOCKS && blocks <= fs->log.capacity && le32_get(h->bytes) >= sizeof(*h) &&
+	       blocks_of(le32_get(h->bytes)) == blocks && header_checksum(block) == le64_get(h->checksum);
 }
 
 /*
@@ -358,7 +358,8 @@ static bool header_verify(struct fs *fs, uint8_t *block, uint64_t position, uint
  * False when the copies do not hold all of it. *BAD: some copy that can be read is not as it should
  * be (looked at only with ALL; else the first good block will do).
  */
-static bool batch_find(struct fs *fs, uint64_t position, uint64_t chain, struct buf **buf, struct buf **spare, bool all, bool *bad)
+static bool batch_find(
+	struct fs *fs, uint64_t position, uint64_t chain, struct buf **buf, struct buf **spare, bool all, bool *bad)
 {
 	const struct batch_disk *h = (const struct batch_disk *)(void *)buf[0]->data;
 	bool have[LOG_BATCH_BLOCKS] = {false};
@@ -424,8 +425,8 @@ static int replay_record(struct fs *fs, const uint8_t *record, uint32_t bytes)
 }
 
 /* The batch lies in BUF. FLAT has room for one record. */
-static int replay_batch(struct fs *fs, struct buf **buf, uint64_t checkpoint, uint64_t skip, uint8_t *flat,
-	uint64_t *records)
+static int replay_batch(
+	struct fs *fs, struct buf **buf, uint64_t checkpoint, uint64_t skip, uint8_t *flat, uint64_t *records)
 {
 	const struct batch_disk *h = (const struct batch_disk *)(void *)buf[0]->data;
 	uint32_t bytes = le32_get(h->bytes), at = sizeof(*h);
@@ -476,7 +477,8 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 		if (repair && bad) {
 			rc = log_io(fs, true, 0, log->head, buf[0], blocks);
 			if (rc) {
-				error_set(err, rc, "cannot repair the log at position %llu", (unsigned long long)log->head);
+				error_set(err, rc, "cannot repair the log at position %llu",
+					(unsigned long long)log->head);
 				break;
 			}
 			repaired++;

@@ -132,14 +132,15 @@ static int geometry_check(struct volume *volume, struct error *err)
 	const struct volume_geometry *g = volume_geometry(volume);
 
 	if (g->log_blocks < LOG_BLOCKS_MIN)
-		return error_set(err, -ENOSPC, "%s: the log zone is too small: %" PRIu64 " blocks, at least %u are needed",
+		return error_set(err, -ENOSPC,
+			"%s: the log zone is too small: %" PRIu64 " blocks, at least %u are needed",
 			volume_name(volume), g->log_blocks, LOG_BLOCKS_MIN);
 	if (g->stripes < STRIPES_MIN || g->stripes > UINT64_MAX / BLOCK_BYTES / volume_stripe_blocks(g))
 		return error_set(err, -ENOSPC, "%s: too small: %" PRIu64 " stripes, at least %u are needed",
 			volume_name(volume), g->stripes, STRIPES_MIN);
 	if (g->strip_blocks % NODE_BLOCKS || !g->strip_blocks || volume_stripe_blocks(g) > STRIPE_LIVE_MASK)
-		return error_set(err, -EINVAL, "%s: unusable geometry: %u strips of %u blocks", volume_name(volume), g->k,
-			g->strip_blocks);
+		return error_set(err, -EINVAL, "%s: unusable geometry: %u strips of %u blocks", volume_name(volume),
+			g->k, g->strip_blocks);
 	return 0;
 }
 
@@ -150,16 +151,17 @@ static int root_check(struct volume *volume, const struct root_disk *r, bool rea
 	uint32_t unknown;
 
 	if (le32_get(r->version) != FS_FORMAT_VERSION)
-		return error_set(err, -EOPNOTSUPP, "%s: format version %u, this program knows %u", name, le32_get(r->version),
-			FS_FORMAT_VERSION);
+		return error_set(err, -EOPNOTSUPP, "%s: format version %u, this program knows %u", name,
+			le32_get(r->version), FS_FORMAT_VERSION);
 	if ((unknown = le32_get(r->incompat) & ~FS_INCOMPAT_KNOWN) != 0)
-		return error_set(err, -EOPNOTSUPP, "%s: made with features that this program does not know (%#x)", name, unknown);
+		return error_set(err, -EOPNOTSUPP, "%s: made with features that this program does not know (%#x)", name,
+			unknown);
 	if (!read_only && (unknown = le32_get(r->ro_compat) & ~FS_RO_COMPAT_KNOWN) != 0)
 		return error_set(err, -EOPNOTSUPP,
-			"%s: made with features that this program does not know (%#x); it can be mounted read-only", name,
-			unknown);
-	if (le32_get(r->k) != g->k || le32_get(r->strip_blocks) != g->strip_blocks || le64_get(r->stripes) != g->stripes ||
-		le64_get(r->log_blocks) != g->log_blocks)
+			"%s: made with features that this program does not know (%#x); it can be mounted read-only",
+			name, unknown);
+	if (le32_get(r->k) != g->k || le32_get(r->strip_blocks) != g->strip_blocks ||
+		le64_get(r->stripes) != g->stripes || le64_get(r->log_blocks) != g->log_blocks)
 		return error_set(err, -EIO, "%s: the file system was made for another geometry of the volume", name);
 	if (r->tree_level >= NODE_LEVELS)
 		return error_set(err, -EIO, "%s: bad root record: tree of %u levels", name, r->tree_level);
@@ -381,8 +383,8 @@ static int fs_recover(struct fs *fs, const struct root_disk *r, struct error *er
 		return error_prefix(err, "%s", name);
 	if (fs->log.sequence < c->log_needed)
 		return error_set(err, -EIO,
-			"%s: the log is damaged: it ends at transaction %" PRIu64 ", and reached %" PRIu64 " before", name,
-			fs->log.sequence, c->log_needed);
+			"%s: the log is damaged: it ends at transaction %" PRIu64 ", and reached %" PRIu64 " before",
+			name, fs->log.sequence, c->log_needed);
 	if (!fs->read_only && log_goes_on(fs))
 		return error_set(err, -EIO,
 			"%s: the log is damaged: what was acknowledged after transaction %" PRIu64

@@ -283,7 +283,8 @@ const char *image_verify(uint8_t *image, const struct image_expect *expect)
 		return "values overlap";
 	if (count) {
 		struct pkey first = pkey_read(&s[0].key);
-		if (pkey_compare(&first, &expect->lower) < 0 || (expect->has_upper && pkey_compare(&last, &expect->upper) >= 0))
+		if (pkey_compare(&first, &expect->lower) < 0 ||
+			(expect->has_upper && pkey_compare(&last, &expect->upper) >= 0))
 			return "keys outside of the node's range";
 	}
 	return NULL;

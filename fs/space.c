@@ -30,7 +30,7 @@
 
 #define FLAG_PENDING 3u /* enum stripe_pending */
 #define FLAG_OPEN 4u
-#define FLAG_BUSY 8u /* rows in flight */
+#define FLAG_BUSY 8u		  /* rows in flight */
 #define PADDING_MOST (1ull << 20) /* blocks: 4 GiB */
 
 #define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
@@ -143,7 +143,8 @@ int space_load(struct fs *fs, struct error *err)
 			enum stripe_class class = stripe_class(value);
 			if (stripe >= s->stripes || stripe_live(value) == 0 || stripe_live(value) > s->stripe_blocks ||
 				(class != STRIPE_DATA && class != STRIPE_NODES))
-				return error_set(err, -EIO, "bad count of stripe %llu: %#x", (unsigned long long)stripe, value);
+				return error_set(
+					err, -EIO, "bad count of stripe %llu: %#x", (unsigned long long)stripe, value);
 			bool was = is_free(s, stripe);
 			s->table[stripe] = value;
 			count_live(s, value, true);
@@ -204,10 +205,11 @@ uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum s
 	struct space *s = &fs->space;
 	uint32_t old = s->table[stripe];
 	uint32_t live = (uint32_t)((int64_t)stripe_live(old) + delta);
-	uint32_t value = live ? live | (uint32_t)class << STRIPE_CLASS_SHIFT : 0;
+	uint32_t value = live ? live | (uint32_t) class << STRIPE_CLASS_SHIFT : 0;
 
 	if (!live && old) {
-		/* a replayed record of a checkpoint belongs to the tree that is mounted: nobody needs what it dropped */
+		/* a replayed record of a checkpoint belongs to the tree that is mounted: nobody needs what it dropped
+		 */
 		if (class == STRIPE_DATA)
 			pending_add(s, stripe, PENDING_NEXT);
 		else if (!replay)
@@ -318,7 +320,9 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 	struct space *s = &fs->space;
 	struct space_open *open = &s->open[class];
 	uint32_t strip = fs->geometry.strip_blocks;
-	uint64_t leave = class == SPACE_NODES ? 0 : class == SPACE_CLEANER ? s->reserve : s->reserve + s->cleaner_reserve;
+	uint64_t leave = class == SPACE_NODES	  ? 0
+			 : class == SPACE_CLEANER ? s->reserve
+						  : s->reserve + s->cleaner_reserve;
 	bool can_open = s->free > leave;
 
 	if (class != SPACE_NODES && s->flights == SPACE_FLIGHTS)

@@ -21,7 +21,8 @@
 #define RECORD_ROOM 4096u
 #define OPS_ROOM 64u
 #define TX_IDLE 32u
-/* So many runs, and the cache keeps everything until the pass is through: its leaves may be more than the cache holds. */
+/* So many runs, and the cache keeps everything until the pass is through: its leaves may be more than the cache holds.
+ */
 #define RERUNS_HOLD 64u
 #define GROWTH_NONE 256 /* bytes */
 #define RERUNS_MAX 100000u
@@ -178,8 +179,8 @@ static int tx_queue(struct tx *tx, enum log_op kind, const struct pkey *p, const
 	struct op_disk d = {.op = (uint8_t)kind, .len = le16_put((uint16_t)len), .key = pkey_write(p)};
 	memcpy(tx->record + tx->bytes, &d, sizeof(d));
 	tx->bytes += (uint32_t)sizeof(d);
-	tx->op[tx->ops] =
-		(struct tx_op){.key = *p, .off = tx->bytes, .len = (uint16_t)len, .op = (uint8_t)kind, .order = tx->ops};
+	tx->op[tx->ops] = (struct tx_op){
+		.key = *p, .off = tx->bytes, .len = (uint16_t)len, .op = (uint8_t)kind, .order = tx->ops};
 	tx->ops++;
 	if (len)
 		memcpy(tx->record + tx->bytes, val, len);
@@ -218,7 +219,7 @@ int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_c
 	if (rc)
 		return rc;
 	struct op_stripe_disk d = {.op = LOG_STRIPE,
-		.class = (uint8_t)class,
+		.class = (uint8_t) class,
 		.delta = le32_put((uint32_t)delta),
 		.stripe = le64_put(stripe)};
 	memcpy(tx->record + tx->bytes, &d, sizeof(d));
@@ -227,7 +228,7 @@ int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_c
 	*op = (struct tx_op){.key = pkey_pack(&key),
 		.off = (uint32_t)(stripe % STRIPES_PER_KEY),
 		.op = LOG_STRIPE,
-		.class = (uint8_t)class,
+		.class = (uint8_t) class,
 		.delta = delta,
 		.order = tx->ops};
 	op->key.w[2] |= stripe % STRIPES_PER_KEY; /* bits that no key has: sorts the stripes, leads to the same leaf */
@@ -309,7 +310,8 @@ int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes)
 			at += sizeof(d);
 			if (le64_get(d.stripe) >= g->stripes || (d.class != STRIPE_DATA && d.class != STRIPE_NODES))
 				return -EIO;
-			rc = tx_stripe_delta(tx, le64_get(d.stripe), (int32_t)le32_get(d.delta), (enum stripe_class)d.class);
+			rc = tx_stripe_delta(
+				tx, le64_get(d.stripe), (int32_t)le32_get(d.delta), (enum stripe_class)d.class);
 		} else {
 			struct op_disk d;
 			if (bytes - at < sizeof(d))

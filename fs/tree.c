@@ -322,9 +322,11 @@ void tree_apply_stripe(struct fs *fs, uint64_t stripe, uint32_t value)
 	unsigned slot;
 
 	assert(leaf);
-	if (image_find(leaf->buf->data, &p, &slot) && le16_get(image_slots(leaf->buf->data)[slot].len) == sizeof(*group)) {
+	if (image_find(leaf->buf->data, &p, &slot) &&
+		le16_get(image_slots(leaf->buf->data)[slot].len) == sizeof(*group)) {
 		dirty_way(fs, leaf);
-		group = (struct stripes_disk *)(void *)(leaf->buf->data + le16_get(image_slots(leaf->buf->data)[slot].off));
+		group = (struct stripes_disk *)(void *)(leaf->buf->data +
+							le16_get(image_slots(leaf->buf->data)[slot].off));
 		group->stripe[stripe % STRIPES_PER_KEY] = le32_put(value);
 		return;
 	}
@@ -356,7 +358,8 @@ int tree_get(struct fs *fs, const struct fs_key *key, void *val, size_t room)
 	return (int)len;
 }
 
-/* A step of a walk: the value at or after (before) P, which is replaced by its key. -EAGAIN: P's leaf is not in memory. */
+/* A step of a walk: the value at or after (before) P, which is replaced by its key. -EAGAIN: P's leaf is not in memory.
+ */
 int tree_seek(struct fs *fs, struct pkey *p, bool forward, const void **val, size_t *len)
 {
 	struct tree_path path;

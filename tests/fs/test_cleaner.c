@@ -12,7 +12,7 @@ struct world {
 	struct files_test t;
 	struct fs_id file[FILES];
 	uint32_t blocks; /* of each file */
-	uint32_t full;   /* percent of what df shows */
+	uint32_t full;	 /* percent of what df shows */
 	uint32_t version[FILES][BLOCKS_MAX], tried[FILES][BLOCKS_MAX];
 	uint64_t seed;
 	uint8_t data[8 * BLOCK_BYTES];
@@ -62,13 +62,14 @@ static bool all_is_there(struct world *w)
 	for (unsigned f = 0; f < FILES; f++) {
 		for (uint32_t b = 0; b < w->blocks; b++) {
 			uint32_t version;
-			if (t_read(&w->t, w->file[f], (uint64_t)b * BLOCK_BYTES, have, BLOCK_BYTES, NULL) != BLOCK_BYTES)
+			if (t_read(&w->t, w->file[f], (uint64_t)b * BLOCK_BYTES, have, BLOCK_BYTES, NULL) !=
+				BLOCK_BYTES)
 				return false;
 			memcpy(&version, have, sizeof(version));
 			block_fill(want, f, b, version);
 			if (memcmp(want, have, BLOCK_BYTES) || version < w->version[f][b] || version > w->tried[f][b]) {
-				fprintf(stderr, "file %u block %u: version %u, acknowledged %u, tried %u\n", f, b, version,
-					w->version[f][b], w->tried[f][b]);
+				fprintf(stderr, "file %u block %u: version %u, acknowledged %u, tried %u\n", f, b,
+					version, w->version[f][b], w->tried[f][b]);
 				return false;
 			}
 			w->version[f][b] = version;

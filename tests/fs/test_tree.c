@@ -50,7 +50,8 @@ struct planned {
 	uint16_t len;
 };
 
-/* Queues random changes; the model follows when it was applied. A pass may run often: it plans anew from the same seed. */
+/* Queues random changes; the model follows when it was applied. A pass may run often: it plans anew from the same seed.
+ */
 static unsigned change_plan(const struct changes *c, struct planned *p)
 {
 	uint64_t seed = c->seed;
@@ -119,7 +120,8 @@ static bool tree_equals_model(struct fs *fs)
 		struct fs_key want = key_at(i);
 		int len = tree_next(fs, &key, value, sizeof(value));
 		if (len < 0 || fs_key_compare(&key, &want) || !value_is(value, (size_t)len, i)) {
-			fprintf(stderr, "key %u: got %d at %llu/%llu\n", i, len, (unsigned long long)key.ino, (unsigned long long)key.off);
+			fprintf(stderr, "key %u: got %d at %llu/%llu\n", i, len, (unsigned long long)key.ino,
+				(unsigned long long)key.off);
 			return false;
 		}
 		key.off++;
@@ -438,8 +440,8 @@ static void full_body(void *arg)
 			CHECK_OK(rc, t.err);
 			/* position by position, each a run of blocks */
 			for (uint32_t p = 0; p < k; p++) {
-				struct blocks b = {
-					.block = (run[runs].stripe * k + p) * strip + run[runs].row, .count = run[runs].rows};
+				struct blocks b = {.block = (run[runs].stripe * k + p) * strip + run[runs].row,
+					.count = run[runs].rows};
 				CHECK_OK(fs_transact(t.fs, blocks_pass, &b, NULL), t.err);
 			}
 			space_rows_done(t.fs, &run[runs++]);
@@ -473,7 +475,9 @@ static void full_body(void *arg)
 		CHECK_OK(fs_statfs(t.fs, &full), t.err);
 		for (unsigned i = 0; i < runs; i++) {
 			for (uint32_t p = 0; p < k; p++) {
-				struct blocks b = {.block = (run[i].stripe * k + p) * strip + run[i].row, .count = run[i].rows, .drop = true};
+				struct blocks b = {.block = (run[i].stripe * k + p) * strip + run[i].row,
+					.count = run[i].rows,
+					.drop = true};
 				CHECK_OK(fs_transact(t.fs, blocks_pass, &b, NULL), t.err);
 			}
 		}
@@ -505,7 +509,8 @@ static void test_full(void **state)
 
 /* ------------------------------------------------------------------------------------------------ */
 
-/* An unclean stop, then the log zone of two members is wiped, twice: replay must find every block in some copy, and make all equal. */
+/* An unclean stop, then the log zone of two members is wiped, twice: replay must find every block in some copy, and
+ * make all equal. */
 static int wipe_log(struct tree_test *t, unsigned a, unsigned b)
 {
 	static uint8_t junk[65536];
@@ -560,7 +565,8 @@ static void test_copies(void **state)
 
 /* ------------------------------------------------------------------------------------------------ */
 
-/* A batch in the middle of the log is gone from all copies: what was acknowledged after it must not vanish in silence. */
+/* A batch in the middle of the log is gone from all copies: what was acknowledged after it must not vanish in silence.
+ */
 static void hole_body(void *arg)
 {
 	struct tree_test t;
@@ -707,8 +713,9 @@ static void test_refuse(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_laps), cmocka_unit_test(test_race),
-		cmocka_unit_test(test_damage), cmocka_unit_test(test_full), cmocka_unit_test(test_copies), cmocka_unit_test(test_hole),
-		cmocka_unit_test(test_idle), cmocka_unit_test(test_refuse)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_laps),
+		cmocka_unit_test(test_race), cmocka_unit_test(test_damage), cmocka_unit_test(test_full),
+		cmocka_unit_test(test_copies), cmocka_unit_test(test_hole), cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_refuse)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,8 +84,8 @@ static int work_once(struct world *w, unsigned g)
 		rc = space_take_rows(fs, test_random(&w->seed) % 4 ? SPACE_SMALL : SPACE_STREAM, 1, &run);
 		if (rc)
 			return rc;
-		struct slice v[2] = {{buf_alloc(BLOCK_BYTES), 0, BLOCK_BYTES},
-			{buf_zero(), 0, (fs->geometry.k - 1) * BLOCK_BYTES}};
+		struct slice v[2] = {
+			{buf_alloc(BLOCK_BYTES), 0, BLOCK_BYTES}, {buf_zero(), 0, (fs->geometry.k - 1) * BLOCK_BYTES}};
 		block_fill(v[0].buf, g, c.e.version);
 		rc = volume_write_rows(fs->volume, run.stripe, run.row, 1, v, 2, VOLUME_DURABLE);
 		buf_put(v[0].buf);
@@ -149,7 +149,8 @@ static bool world_is_right(struct world *w)
 		struct slice s = {have, 0, BLOCK_BYTES};
 		block_fill(want, g, first.version);
 		if (volume_read(fs->volume, first.block, &s, 1) || memcmp(want->data, have->data, BLOCK_BYTES)) {
-			fprintf(stderr, "group %u: block %llu is not what it was\n", g, (unsigned long long)first.block);
+			fprintf(stderr, "group %u: block %llu is not what it was\n", g,
+				(unsigned long long)first.block);
 			right = false;
 		}
 	}
@@ -166,7 +167,8 @@ static bool world_is_right(struct world *w)
 static void world_cut(struct world *w)
 {
 	for (unsigned i = 0; i < DRIVES; i++)
-		fault_power_cut(w->t.drives.path[i] + 6, test_random(&w->seed), (unsigned)(test_random(&w->seed) % 3 * 500));
+		fault_power_cut(
+			w->t.drives.path[i] + 6, test_random(&w->seed), (unsigned)(test_random(&w->seed) % 3 * 500));
 }
 
 static void crash_body(void *arg)

@@ -19,7 +19,8 @@ static uint8_t image[TREE_NODE_BYTES], right_image[TREE_NODE_BYTES], value[TREE_
 
 static struct pkey key_of(uint64_t n)
 {
-	struct fs_key key = {.ino = 1 + n / 1000, .type = (uint8_t)(16 + n % 3), .off = n << 3, .snap = (uint32_t)(n % 2)};
+	struct fs_key key = {
+		.ino = 1 + n / 1000, .type = (uint8_t)(16 + n % 3), .off = n << 3, .snap = (uint32_t)(n % 2)};
 	return pkey_pack(&key);
 }
 
@@ -88,9 +89,12 @@ static void test_node_model(void **state)
 					image_truncate(image, cut);
 					image_equals_model(image, &model, 0, cut);
 					image_equals_model(right_image, &model, cut, model.count - cut);
-					bool right = slot > cut || (slot == cut && image_used(right_image) < image_used(image));
+					bool right = slot > cut ||
+						     (slot == cut && image_used(right_image) < image_used(image));
 					uint8_t *half = right ? right_image : image;
-					assert_true(image_used(half) + sizeof(struct slot_disk) + len + NODE_SPLIT_ROOM <= NODE_ROOM + TREE_VALUE_MAX);
+					assert_true(
+						image_used(half) + sizeof(struct slot_disk) + len + NODE_SPLIT_ROOM <=
+						NODE_ROOM + TREE_VALUE_MAX);
 					assert_true(image_insert(half, right ? slot - cut : slot, &k, value, len));
 					assert_true(image_used(image) + NODE_SPLIT_ROOM <= NODE_ROOM);
 					assert_true(image_used(right_image) + NODE_SPLIT_ROOM <= NODE_ROOM);

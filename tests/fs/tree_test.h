@@ -55,7 +55,8 @@ struct tree_test {
 };
 
 /* A new array with a new file system, mounted. */
-static inline int tree_test_make(struct tree_test *t, unsigned level, unsigned drives, uint64_t bytes, const char *prefix)
+static inline int tree_test_make(
+	struct tree_test *t, unsigned level, unsigned drives, uint64_t bytes, const char *prefix)
 {
 	memset(t, 0, sizeof(*t));
 	t->cache_bytes = 16u << 20;
@@ -125,7 +126,8 @@ static inline int node_census_add(void *arg, uint64_t block, unsigned blocks, un
 	c->nodes++;
 	return 0;
 }
-/* Right after a checkpoint, when nothing but its own transaction is dirty: block counts are exactly those of the tree's nodes. */
+/* Right after a checkpoint, when nothing but its own transaction is dirty: block counts are exactly those of the tree's
+ * nodes. */
 static inline bool tree_test_space_is_right(struct fs *fs)
 {
 	struct node_census c = {.fs = fs, .live = calloc(fs->space.stripes, sizeof(uint32_t))};
@@ -137,7 +139,8 @@ static inline bool tree_test_space_is_right(struct fs *fs)
 		space_stripe_info(fs, i, &live, &nodes);
 		free_stripes += fs->space.table[i] == 0 && fs->space.flags[i] == 0;
 		if ((nodes || c.live[i]) && (!nodes || live != c.live[i])) {
-			fprintf(stderr, "stripe %llu: counted %u, recorded %u\n", (unsigned long long)i, c.live[i], live);
+			fprintf(stderr, "stripe %llu: counted %u, recorded %u\n", (unsigned long long)i, c.live[i],
+				live);
 			right = false;
 		}
 	}
