@@ -14,6 +14,7 @@ struct worker {
 	struct wait_group *wait;
 };
 static bool elsewhere; /* the workers run on another reactor than the file system */
+static bool failing;   /* drives vanish in the middle, as many as the level bears */
 
 static void worker_run(void *arg)
 {
@@ -73,6 +74,10 @@ static void body_model(void *arg)
 			wait_group_add(&wait, 1);
 			CHECK_OK(fiber_spawn(worker_fiber, &w[i]));
 		}
+		if (failing && round < 2) {
+			fiber_yield();
+			CHECK_OK(fault_inject(t->path[round * 2], FAULT_VANISH, 20, 0));
+		}
 		wait_group_wait(&wait);
 		CHECK(!test_failure[0]);
 		if (round % 2)
@@ -125,12 +130,25 @@ static void test_model_elsewhere(void **state)
 	elsewhere = false;
 }
 
+static void test_model_failing(void **state)
+{
+	int threshold = atomic_load(&log_threshold);
+
+	(void)state;
+	failing = true;
+	atomic_store(&log_threshold, -1);
+	run(body_model, 6, 128ull << 20);
+	atomic_store(&log_threshold, threshold);
+	failing = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_model_collisions),
 		cmocka_unit_test(test_model_elsewhere),
+		cmocka_unit_test(test_model_failing),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
