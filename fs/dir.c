@@ -24,7 +24,7 @@ struct reactor *inode_reactor(struct fs *fs, uint64_t ino)
 	return fs->home;
 }
 
-static int files_error(int r)
+int files_error(int r)
 {
 	switch (r) {
 	case -ENOMEM:

@@ -167,7 +167,7 @@ static int block_recover(struct fs *fs, uint64_t ino, uint64_t file_block, uint6
 	struct fs_files *files = fs->files;
 	int r;
 
-	files->checksum_errors++;
+	__atomic_fetch_add(&files->checksum_errors, 1, __ATOMIC_RELAXED); /* reads run on all reactors */
 	for (unsigned attempt = 0; attempt < REREAD_ATTEMPTS; attempt++) {
 		r = volume_reread(fs->volume, phys, attempt, to);
 		if (r == -ENOENT)
@@ -176,7 +176,7 @@ static int block_recover(struct fs *fs, uint64_t ino, uint64_t file_block, uint6
 			continue;
 		r = volume_repair(fs->volume, phys, to);
 		if (r == 0)
-			files->checksum_repairs++;
+			__atomic_fetch_add(&files->checksum_repairs, 1, __ATOMIC_RELAXED);
 		log_warning("fs", "wrong data from a drive, %s ino=%llu block=%llu physical=%llu",
 			r == 0 ? "repaired" : "could not be repaired but was read another way", (unsigned long long)ino,
 			(unsigned long long)file_block, (unsigned long long)phys);

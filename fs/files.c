@@ -220,6 +220,9 @@ int files_unmount(struct fs *fs)
 	orphans_unmount(fs);
 	flush_unmount(fs);
 	files_drop_dirty(fs);
+	/* the end of a read that another reactor did may still be on its way */
+	while (fs->files->reads[0] + fs->files->reads[1] > 0)
+		wait_queue_wait(&fs->files->read_wait, NEVER);
 	files_free(fs);
 	return r;
 }
@@ -230,8 +233,8 @@ void files_status(const struct fs *fs, struct fs_status *out)
 
 	out->cached_inodes = files->inodes.count;
 	out->dirty_bytes = files->dirty_bytes;
-	out->checksum_errors += files->checksum_errors;
-	out->checksum_repairs += files->checksum_repairs;
+	out->checksum_errors += __atomic_load_n(&files->checksum_errors, __ATOMIC_RELAXED);
+	out->checksum_repairs += __atomic_load_n(&files->checksum_repairs, __ATOMIC_RELAXED);
 	out->inodes = files->inode_count;
 }
 

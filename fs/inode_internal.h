@@ -299,6 +299,7 @@ extern uint64_t orphan_reclaim_ns; /* how long orphans of the last run wait to b
 
 /* Runs FN(FS, ARG) on the home reactor. -ENOMEM becomes -EAGAIN, anything unknown -EIO. */
 int files_call(struct fs *fs, int (*fn)(struct fs *fs, void *arg), void *arg);
+int files_error(int r);
 /* As above for one durable transaction, and for a pass that only reads. */
 int files_transact(struct fs *fs, tx_pass *pass, void *arg);
 int files_view(struct fs *fs, tx_pass *pass, void *arg);

@@ -8,6 +8,9 @@
  * is copied; the one exception is a block of which only a part was written in memory: it is made
  * whole first (record_fill()).
  *
+ * The plan is made on the home reactor; the drives are read and the data is verified on the reactor
+ * that asks, so that this work spreads over all of them.
+ *
  * Size, end of file and data are of the same moment: that of the pass.
  */
 #include "fs/inode_internal.h"
@@ -54,6 +57,7 @@ struct read_call {
 	unsigned runs, next_run;
 	struct wait_group group;
 	struct fs *fs;
+	struct mail end; /* takes the read section's end to the home reactor */
 };
 
 /* ------------------------------------------------------------------------------------------------
@@ -364,32 +368,60 @@ static int read_fill(struct read_call *c)
 	return r;
 }
 
-static int read_run(struct fs *fs, void *arg)
+/* On the home reactor: a plan, inside of a read section if it needs one. */
+static int read_plan(struct fs *fs, void *arg)
 {
 	struct read_call *c = arg;
+	int r;
+
+	do {
+		r = fs_view(fs, read_pass, c);
+		if (r < 0 || !c->fill)
+			return r;
+		r = read_fill(c);
+	} while (r == 0);
+	return r;
+}
+
+static int read_leave_run(struct fs *fs, void *arg)
+{
+	const struct read_call *c = arg;
+
+	read_leave(fs->files, c->phase);
+	return 0;
+}
+
+static void read_end(void *arg)
+{
+	struct read_call *c = arg;
+
+	if (c->inside)
+		read_leave(c->fs->files, c->phase);
+	free(c);
+}
+
+static int read_run(struct fs *fs, struct read_call *c)
+{
 	uint32_t count = *c->count;
 	int r;
 
-	c->fs = fs;
 	for (;;) {
 		*c->count = count;
-		r = fs_view(fs, read_pass, c);
-		if (r == 0 && c->fill) {
-			r = read_fill(c);
-			if (r == 0)
-				continue;
-		}
+		c->inside = false;
+		c->pieces = 0;
+		r = files_call(fs, read_plan, c);
 		if (r < 0 || c->pieces == 0)
 			return r;
 		r = read_do(c);
-		if (c->inside)
-			read_leave(fs->files, c->phase);
 		if (r == 0)
 			return 0;
 		slices_put(c->out, *c->n);
 		*c->n = 0;
 		if (r != -ENOBUFS)
 			return r;
+		if (c->inside)
+			files_call(fs, read_leave_run, c);
+		c->inside = false;
 		buf_put(buf_alloc(BUF_MAX)); /* waits until there are some */
 	}
 }
@@ -403,6 +435,7 @@ int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off
 	*n = 0;
 	if (!c)
 		return -EAGAIN;
+	c->fs = fs;
 	c->op = op;
 	c->id = id;
 	c->off = off;
@@ -411,7 +444,12 @@ int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off
 	c->n = n;
 	c->eof = eof;
 	c->attr = attr;
-	r = files_call(fs, read_run, c);
-	free(c);
-	return r;
+	r = read_run(fs, c);
+	if (!c->inside || reactor_self() == fs->home) {
+		read_end(c);
+	} else {
+		c->end = (struct mail){.fn = read_end, .arg = c};
+		reactor_mail(fs->home, &c->end);
+	}
+	return files_error(r);
 }

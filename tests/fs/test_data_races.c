@@ -53,7 +53,9 @@ static void writer(void *arg)
 	wait_group_done(&r->wait, result);
 }
 
-static void reader(void *arg)
+static bool elsewhere; /* readers run on another reactor */
+
+static void reader_run(void *arg)
 {
 	struct race *r = arg;
 	uint64_t *data = malloc(16 * 4096), *want = malloc(4096), least[16];
@@ -88,6 +90,16 @@ static void reader(void *arg)
 	}
 	free(data);
 	free(want);
+}
+
+static void reader(void *arg)
+{
+	struct race *r = arg;
+
+	if (elsewhere)
+		reactor_call(reactor_get(1), reader_run, r);
+	else
+		reader_run(r);
 	wait_group_done(&r->wait, 0);
 }
 
@@ -159,10 +171,18 @@ static void test_races(void **state)
 	files_test_remove(&t);
 }
 
+static void test_races_elsewhere(void **state)
+{
+	elsewhere = true;
+	test_races(state);
+	elsewhere = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_races),
+		cmocka_unit_test(test_races_elsewhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
