@@ -398,5 +398,6 @@ json_t *admin_run(struct server *server, struct storage *storage, json_t *reques
 		admin_put(result, "problems", admin.problems);
 	else
 		json_decref(admin.problems);
+	/* cppcheck-suppress returnDanglingLifetime ; a result is made of its own memory, never of the command's */
 	return result;
 }

@@ -44,7 +44,7 @@ static int server_connect(struct cli *cli, const char **path)
 	*path = cli->control ? cli->control : cli->config->control;
 	if (strlen(*path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
-	strcpy(address.sun_path, *path);
+	memcpy(address.sun_path, *path, strlen(*path) + 1);
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;

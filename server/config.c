@@ -37,10 +37,13 @@ struct reader {
  * Nodes
  */
 
-static int mistake(struct reader *r, const yaml_node_t *node, const char *format, ...)
+/* The value is known to whoever reads the code, people and analyzers: always -EINVAL. */
+#define mistake(...) (mistake_set(__VA_ARGS__), -EINVAL)
+
+static void mistake_set(struct reader *r, const yaml_node_t *node, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-static int mistake(struct reader *r, const yaml_node_t *node, const char *format, ...)
+static void mistake_set(struct reader *r, const yaml_node_t *node, const char *format, ...)
 {
 	char text[400];
 	va_list args;
@@ -48,8 +51,8 @@ static int mistake(struct reader *r, const yaml_node_t *node, const char *format
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	return error_set(r->err, -EINVAL, "%s:%zu:%zu: %s", r->file, node->start_mark.line + 1,
-		node->start_mark.column + 1, text);
+	error_set(r->err, -EINVAL, "%s:%zu:%zu: %s", r->file, node->start_mark.line + 1, node->start_mark.column + 1,
+		text);
 }
 
 static yaml_node_t *node_get(struct reader *r, int index)

@@ -166,7 +166,8 @@ static ssize_t request_receive(struct connection *c, char *line, struct error *e
 		if (length == REQUEST_MAX)
 			return error_set(err, -E2BIG, "the request is longer than %d bytes", REQUEST_MAX);
 	}
-	return error_set(err, -ESHUTDOWN, "the server is stopping");
+	error_set(err, -ESHUTDOWN, "the server is stopping");
+	return -ESHUTDOWN;
 }
 
 static void progress_send(void *arg, json_t *progress)
@@ -204,10 +205,10 @@ static void connection_main(void *arg)
 	struct error err = {0};
 	char *line = malloc(REQUEST_MAX);
 
-	ssize_t length = line ? request_receive(c, line, &err) : error_set(&err, -ENOMEM, "out of memory");
+	ssize_t length = line ? request_receive(c, line, &err) : -ENOMEM;
 	if (length >= 0)
 		request_run(c, line, (size_t)length);
-	else
+	else if (line)
 		error_send(c, &err);
 	free(line);
 	close(c->fd);
@@ -319,11 +320,11 @@ int control_start(struct server *server, struct error *err)
 	if (strlen(path) >= sizeof(address.sun_path) || path[0] != '/')
 		return error_set(
 			err, -EINVAL, "control socket %s: not an absolute path of at most 107 characters", path);
-	strcpy(address.sun_path, path);
-	strcpy(directory, path);
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	memcpy(directory, path, strlen(path) + 1);
 	*strrchr(directory, '/') = 0;
 	if (!directory[0])
-		strcpy(directory, "/");
+		memcpy(directory, "/", 2);
 	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
 		return error_set(
 			err, -errno, "control socket %s: cannot make its directory: %s", path, strerror(errno));
@@ -343,7 +344,7 @@ int control_start(struct server *server, struct error *err)
 		return rc;
 
 	control = (struct control){.server = server, .fd = rc};
-	strcpy(control.path, path);
+	memcpy(control.path, path, strlen(path) + 1);
 	if (lstat(path, &st) == 0) {
 		control.device = st.st_dev;
 		control.inode = st.st_ino;

@@ -405,8 +405,8 @@ void storage_close(struct storage *storage)
 {
 	storage_metrics_show(NULL);
 	fiber_lock(&storage->lock);
-	while (!list_empty(&storage->arrays))
-		storage_array_close(storage, container_of(list_first(&storage->arrays), struct storage_array, node));
+	for (struct list_node *n; (n = list_pop_front(&storage->arrays));)
+		storage_array_close(storage, container_of(n, struct storage_array, node));
 	fiber_unlock(&storage->lock);
 	drives_free(storage);
 }
