@@ -129,7 +129,8 @@ static void test_defaults(void **state)
 	assert_int_equal(core.reactors, 4);
 	/* caches are in the arena, with room beside them for payload and dirty data; inodes come on top of it */
 	assert_true(config_cache_bytes(config) <= core.arena_bytes / 2);
-	assert_true(core.arena_bytes + config_cache_bytes(config) / 4 + (uint64_t)core.reactors * core.fibers * 64 * 1024 <=
+	assert_true(
+		core.arena_bytes + config_cache_bytes(config) / 4 + (uint64_t)core.reactors * core.fibers * 64 * 1024 <=
 		config->memory * 15 / 16);
 	config_free(config);
 }
