@@ -2,12 +2,13 @@
  * daemon: leaving the terminal in the classic way, with errors of the start still reported there.
  *
  * The child keeps the terminal as its standard error while it starts, so what goes wrong is seen by whoever typed the
- * command; the parent waits on a pipe for the one byte that says "it serves", and its exit status is the start's. io_uring and
- * RDMA do not survive a fork, so it comes before them. The working directory stays, since the configuration may
- * name drives relative to it.
+ * command; the parent waits on a pipe for the one byte that says "it serves", and its exit status is the start's.
+ * io_uring and RDMA do not survive a fork, so it comes before them. The working directory stays, since the
+ * configuration may name drives relative to it.
  *
  * Afterwards standard error is the terminal no more. Where it was one, lines go to syslog: a thread reads
- * them from a pipe, sleeping otherwise, because syslog(3) may block and no reactor may. Where it was a file or a pipe it stays.
+ * them from a pipe, sleeping otherwise, because syslog(3) may block and no reactor may. Where it was a file or a pipe
+ * it stays.
  */
 #include <errno.h>
 #include <fcntl.h>

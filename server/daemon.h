@@ -8,13 +8,13 @@
 #include <stdbool.h>
 
 /*
- * Forks before anything is open. Returns in the child; the caller's process waits until daemon_ready() and then exits with
- * 0, or with 1 when the child ended before, after its messages reached the terminal. -errno: no fork.
+ * Forks before anything is open. Returns in the child; the caller's process waits until daemon_ready() and then exits
+ * with 0, or with 1 when the child ended before, after its messages reached the terminal. -errno: no fork.
  */
 int daemon_detach(void);
 /*
- * The start has succeeded: lets the caller go, and gives up the terminal. True when lines for standard error now go to syslog, which
- * wants them with "<N>" priorities. Without daemon_detach() it does nothing.
+ * The start has succeeded: lets the caller go, and gives up the terminal. True when lines for standard error now go to
+ * syslog, which wants them with "<N>" priorities. Without daemon_detach() it does nothing.
  */
 bool daemon_ready(void);
 /* STATE ("READY=1") to the service manager that started us, if one did. */

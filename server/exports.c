@@ -9,8 +9,8 @@
  *
  * An export is a whole file system, so a handle cannot lead out of it.
  *
- * Error policy: a table that cannot be made whole is not made at all, and the error names the place in the file. What a peer
- * sends is looked up and compared only.
+ * Error policy: a table that cannot be made whole is not made at all, and the error names the place in the file. What a
+ * peer sends is looked up and compared only.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -111,7 +111,8 @@ static int export_make(struct export *e, const struct config_export *from, const
 	size_t len = strlen(from->path);
 
 	if (from->path[0] != '/')
-		return error_set(err, -EINVAL, "%s:%u: export path \"%s\" does not begin with /", file, from->line, from->path);
+		return error_set(
+			err, -EINVAL, "%s:%u: export path \"%s\" does not begin with /", file, from->line, from->path);
 	while (len > 1 && from->path[len - 1] == '/')
 		len--;
 	e->path = strndup(from->path, len);
@@ -121,13 +122,13 @@ static int export_make(struct export *e, const struct config_export *from, const
 
 	const struct config_clients *twice = allow_twice(e);
 	if (twice)
-		return error_set(
-			err, -EINVAL, "%s:%u: export %s: clients %s stand there twice", file, from->line, e->path, twice->text);
+		return error_set(err, -EINVAL, "%s:%u: export %s: clients %s stand there twice", file, from->line,
+			e->path, twice->text);
 
 	struct storage_fs *filesystem = storage_fs_find(storage, from->filesystem);
 	if (!filesystem)
-		return error_set(err, -ENOENT, "%s:%u: export %s: no file system %s on the drives found", file, from->line,
-			e->path, from->filesystem);
+		return error_set(err, -ENOENT, "%s:%u: export %s: no file system %s on the drives found", file,
+			from->line, e->path, from->filesystem);
 	if (!filesystem->fs)
 		return error_set(err, -EIO, "%s:%u: export %s: file system %s: %s", file, from->line, e->path,
 			from->filesystem, filesystem->problem[0] ? filesystem->problem : "not mounted");
@@ -163,8 +164,8 @@ struct exports *exports_build(const struct config *config, struct storage *stora
 					config->file, from->line, e->path, config->exports[j].line);
 			else if (e->id == exports->export[j].id)
 				rc = error_set(err, -EEXIST,
-					"%s:%u: export %s: its path has the same checksum as %s; choose another path", config->file,
-					from->line, e->path, exports->export[j].path);
+					"%s:%u: export %s: its path has the same checksum as %s; choose another path",
+					config->file, from->line, e->path, exports->export[j].path);
 		}
 	}
 	if (rc) {

@@ -3,16 +3,16 @@
  *
  * A handle names the export it was given out for, the file system, and the inode with its generation, so it needs no
  * table in the server and survives restarts and renames. A client that could make handles up would walk around
- * directories it may not search and around the export it may mount, so a handle ends in a MAC: SipHash-2-4 (Aumasson and
- * Bernstein, 2012), 64 bits, which is made for short messages like this one and costs some 30 ns.
+ * directories it may not search and around the export it may mount, so a handle ends in a MAC: SipHash-2-4 (Aumasson
+ * and Bernstein, 2012), 64 bits, which is made for short messages like this one and costs some 30 ns.
  *
  * The key belongs to the file system: it is made from the UUID in its superblock, 122 random bits that no protocol ever
- * shows to a client (the fsid that clients see is another number). An administrator of the server can read the UUID and could make
- * handles; he may read the drives too.
+ * shows to a client (the fsid that clients see is another number). An administrator of the server can read the UUID and
+ * could make handles; he may read the drives too.
  *
- * Error policy: what has not our form, or not our MAC, was not made here: the gate answers NFS3ERR_BADHANDLE. What was made
- * here and no longer leads to anything (export gone, file deleted) is NFS3ERR_STALE. Where the file system
- * that a handle names is not served the MAC cannot be checked; then it is stale too.
+ * Error policy: what has not our form, or not our MAC, was not made here: the gate answers NFS3ERR_BADHANDLE. What was
+ * made here and no longer leads to anything (export gone, file deleted) is NFS3ERR_STALE. Where the file system that a
+ * handle names is not served the MAC cannot be checked; then it is stale too.
  *
  * Nothing here waits or keeps state.
  */

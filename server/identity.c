@@ -1,9 +1,9 @@
 /*
  * identity: from the credential of a call to the user the file system sees.
  *
- * AUTH_SYS is the client's word for who its user is; an export's rule says how far it is believed (squash). AUTH_NONE says
- * nothing, so where a rule takes it at all the caller is the anonymous user. All numbers are 32 bits without sign, from
- * the wire to the drives: 4294967294 is an ordinary user, and nothing is mapped by name.
+ * AUTH_SYS is the client's word for who its user is; an export's rule says how far it is believed (squash). AUTH_NONE
+ * says nothing, so where a rule takes it at all the caller is the anonymous user. All numbers are 32 bits without sign,
+ * from the wire to the drives: 4294967294 is an ordinary user, and nothing is mapped by name.
  *
  * At most 16 groups arrive with AUTH_SYS (RFC 5531 appendix A), and these are used.
  *

@@ -1,9 +1,9 @@
 /*
  * furrowd: the server's process: its options, its life from fork to exit, its signals.
  *
- * What can be checked without touching anything is checked in the caller's process and terminal: options, configuration,
- * ports. Then, unless --foreground is given, it forks (daemon.c), and the child builds reactors and runs main_fiber() on
- * reactor 0, which starts the server (serve.c) and sleeps until a signal.
+ * What can be checked without touching anything is checked in the caller's process and terminal: options,
+ * configuration, ports. Then, unless --foreground is given, it forks (daemon.c), and the child builds reactors and runs
+ * main_fiber() on reactor 0, which starts the server (serve.c) and sleeps until a signal.
  *
  * Signals arrive in the loop of reactor 0: SIGTERM and SIGINT stop cleanly, a second one ends the process at once (the
  * file systems' logs make that safe), SIGHUP reloads exports. They are blocked in all threads from the
@@ -23,17 +23,16 @@
 #include "server/daemon.h"
 #include "server/server_internal.h"
 
-static const char usage[] =
-	"Usage: furrowd [--config FILE] [--foreground]\n"
-	"Serves the file systems that FILE exports to NFS clients over TCP and RDMA.\n"
-	"\n"
-	"  --config FILE   the configuration; default " CONFIG_DEFAULT_PATH "\n"
-	"  --foreground    stay in the foreground and log to standard error\n"
-	"  --check         check the configuration and do nothing else\n"
-	"  --version       tell the version\n"
-	"  --help          tell this\n"
-	"\n"
-	"SIGTERM or SIGINT stops it cleanly, SIGHUP reloads the exports.\n";
+static const char usage[] = "Usage: furrowd [--config FILE] [--foreground]\n"
+			    "Serves the file systems that FILE exports to NFS clients over TCP and RDMA.\n"
+			    "\n"
+			    "  --config FILE   the configuration; default " CONFIG_DEFAULT_PATH "\n"
+			    "  --foreground    stay in the foreground and log to standard error\n"
+			    "  --check         check the configuration and do nothing else\n"
+			    "  --version       tell the version\n"
+			    "  --help          tell this\n"
+			    "\n"
+			    "SIGTERM or SIGINT stops it cleanly, SIGHUP reloads the exports.\n";
 
 static struct {
 	struct server server;
@@ -72,8 +71,9 @@ static void main_fiber(void *arg)
 		}
 		return;
 	}
-	log_info("server", "ready version=%s config=%s exports=%u rdma=%s rpcbind=%s", FURROW_VERSION, server->config->file,
-		server->config->export_count, server->rdma ? "yes" : "no", server->rpcbind ? "yes" : "no");
+	log_info("server", "ready version=%s config=%s exports=%u rdma=%s rpcbind=%s", FURROW_VERSION,
+		server->config->file, server->config->export_count, server->rdma ? "yes" : "no",
+		server->rpcbind ? "yes" : "no");
 	if (daemon_ready())
 		log_open(true);
 	daemon_notify("READY=1");

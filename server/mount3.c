@@ -1,10 +1,10 @@
 /*
  * mount3: the MOUNT protocol, version 3 (RFC 1813 appendix I): from a path to the first file handle.
  *
- * MNT finds the export that the path names or lies in, asks its rule about the client's address, and walks what is left of the
- * path below the export's root, as root does on the server: whoever may mount the export may mount any directory in
- * it. Symbolic links and ".." on that way are refused. What the handle may then be used for is decided by the
- * gate at every call, so a MNT that succeeds gives no right.
+ * MNT finds the export that the path names or lies in, asks its rule about the client's address, and walks what is left
+ * of the path below the export's root, as root does on the server: whoever may mount the export may mount any directory
+ * in it. Symbolic links and ".." on that way are refused. What the handle may then be used for is decided by the gate
+ * at every call, so a MNT that succeeds gives no right.
  *
  * The list of mounts that DUMP shows is what clients said (MNT, UMNT, UMNTALL) since the start; they may well leave
  * without a word. Nothing depends on it. It is bounded: beyond MOUNTS_MAX the oldest entry makes room. It is shared by
@@ -193,7 +193,8 @@ static int mount3_mnt(struct rpc_request *req)
 		status = path_walk(export, rest, &id);
 	bool ok = xdr_put_u32(out, status);
 	if (!status) {
-		ok = ok && nfs3_put_handle(out, export, id) && xdr_put_u32(out, (uint32_t)rule->sec_sys + rule->sec_none);
+		ok = ok && nfs3_put_handle(out, export, id) &&
+		     xdr_put_u32(out, (uint32_t)rule->sec_sys + rule->sec_none);
 		if (rule->sec_sys)
 			ok = ok && xdr_put_u32(out, RPC_AUTH_SYS);
 		if (rule->sec_none)
@@ -201,7 +202,8 @@ static int mount3_mnt(struct rpc_request *req)
 		mounts_add(host, path);
 		log_info("mount3", "mounted path=%s client=%s", export->path, host);
 	} else {
-		log_info("mount3", "mount refused client=%s export=%s status=%d", host, export ? export->path : "-", status);
+		log_info("mount3", "mount refused client=%s export=%s status=%d", host, export ? export->path : "-",
+			status);
 	}
 	exports_put(exports);
 	return ok ? RPC_SUCCESS : RPC_SYSTEM_ERR;

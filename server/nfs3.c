@@ -1,12 +1,12 @@
 /*
  * nfs3: the NFSv3 program (RFC 1813): its gate, its table of procedures, its one table of errors.
  *
- * Life of a call: rpcrdma/ starts a fiber with the call's arguments; the procedure decodes them, passes the gate with the
- * file handle they name, calls fs/, encodes, and leaves. Procedures stand in nfs3_file.c (attributes and
- * the file system as a whole), nfs3_io.c (data), nfs3_name.c (directories), nfs3_readdir.c.
+ * Life of a call: rpcrdma/ starts a fiber with the call's arguments; the procedure decodes them, passes the gate with
+ * the file handle they name, calls fs/, encodes, and leaves. Procedures stand in nfs3_file.c (attributes and the file
+ * system as a whole), nfs3_io.c (data), nfs3_name.c (directories), nfs3_readdir.c.
  *
- * The gate (nfs3_enter) is the only way to a file system. It decides, in this order: is the handle ours (form, export, MAC),
- * may this client use the export, is its kind of credential taken, may the export be written; then it makes the
+ * The gate (nfs3_enter) is the only way to a file system. It decides, in this order: is the handle ours (form, export,
+ * MAC), may this client use the export, is its kind of credential taken, may the export be written; then it makes the
  * caller's identity and the mark that protects a changing call against being done twice.
  *
  * Twice: a retransmission of a call that this process answered never gets here (the reply cache of rpcrdma/ has it).
@@ -80,8 +80,8 @@ nfsstat3 nfs3_name_check(const struct xdr_opaque *name, nfsstat3 dots)
  * The gate
  */
 
-static nfsstat3 handle_check(struct nfs3_call *call, const struct nfs_fh3 *fh, struct handle *handle,
-	const struct export **export)
+static nfsstat3 handle_check(
+	struct nfs3_call *call, const struct nfs_fh3 *fh, struct handle *handle, const struct export **export)
 {
 	if (!handle_parse(fh->data.data, fh->data.len, handle))
 		return NFS3ERR_BADHANDLE;
@@ -168,7 +168,8 @@ static int nfs3_null(struct rpc_request *req)
 	return RPC_SUCCESS;
 }
 
-#define MADE_BYTES (4 + 4 + NFS3_HANDLE_BYTES + NFS3_POST_ATTR_BYTES + NFS3_WCC_BYTES) /* CREATE, MKDIR, SYMLINK, MKNOD */
+#define MADE_BYTES                                                                                                     \
+	(4 + 4 + NFS3_HANDLE_BYTES + NFS3_POST_ATTR_BYTES + NFS3_WCC_BYTES) /* CREATE, MKDIR, SYMLINK, MKNOD */
 
 static const struct rpc_procedure nfs3_procedures[] = {
 	[NFSPROC3_NULL] = {"NULL", nfs3_null, 0, 0, NULL},
@@ -235,5 +236,6 @@ void nfs3_replies_load(struct rpc_server *rpc, const char *name, struct fs *fs)
 
 	fs_replies_foreach(fs, preload_one, &preload);
 	if (preload.count)
-		log_info("nfs3", "calls answered before the restart are known filesystem=%s calls=%u", name, preload.count);
+		log_info("nfs3", "calls answered before the restart are known filesystem=%s calls=%u", name,
+			preload.count);
 }

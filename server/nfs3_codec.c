@@ -2,14 +2,14 @@
  * nfs3_codec: the pieces that NFSv3 replies are made of.
  *
  * Arguments are decoded by the code that xdrgen.py makes. Results are written here field by field, from the file
- * system's own structures: their nested unions would only be filled to be taken apart again, and attributes go with nearly
- * every reply.
+ * system's own structures: their nested unions would only be filled to be taken apart again, and attributes go with
+ * nearly every reply.
  *
  * Attributes "after" are optional in every reply (RFC 1813 2.6), but a client that gets none asks again, so they are
  * also taken for errors. A struct fs_attr with type 0 stands for "none".
  *
- * Times are 32 bits of seconds since 1970 without sign (RFC 1813 2.5), good until 2106; what does not fit becomes the nearest
- * that does.
+ * Times are 32 bits of seconds since 1970 without sign (RFC 1813 2.5), good until 2106; what does not fit becomes the
+ * nearest that does.
  */
 #include "server/nfs_internal.h"
 

@@ -1,6 +1,6 @@
 /*
- * nfs3_file: procedures on one object's attributes and on the file system as a whole: GETATTR, SETATTR, ACCESS, READLINK,
- * FSSTAT, FSINFO, PATHCONF.
+ * nfs3_file: procedures on one object's attributes and on the file system as a whole: GETATTR, SETATTR, ACCESS,
+ * READLINK, FSSTAT, FSINFO, PATHCONF.
  *
  * Each runs in the fiber of its call, passes the gate (nfs3.c), waits in fs/, and encodes. Post-operation
  * attributes go with errors too, wherever the object could be found.
@@ -53,8 +53,8 @@ int nfs3_setattr(struct rpc_request *req)
 }
 
 /*
- * What the protocol's rights mean for directories and for all else (RFC 1813 3.3.4). A right that makes no sense for the
- * type is not granted, as the RFC wants.
+ * What the protocol's rights mean for directories and for all else (RFC 1813 3.3.4). A right that makes no sense for
+ * the type is not granted, as the RFC wants.
  */
 static const struct access_right {
 	uint32_t right, may;
@@ -93,8 +93,8 @@ int nfs3_access(struct rpc_request *req)
 		if ((args.access & r->right) && fits && (allowed & needs) == needs && !(r->writes && !call.rule->write))
 			granted |= r->right;
 	}
-	bool ok = xdr_put_u32(&req->out, status) &&
-		nfs3_put_post_attr(&req->out, call.fs ? call.export->fsid : 0, &attr);
+	bool ok =
+		xdr_put_u32(&req->out, status) && nfs3_put_post_attr(&req->out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status)
 		ok = ok && xdr_put_u32(&req->out, granted);
 	return nfs3_leave(&call, ok);
@@ -153,8 +153,8 @@ int nfs3_fsstat(struct rpc_request *req)
 	bool ok = xdr_put_u32(out, status) && nfs3_put_post_attr(out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status)
 		ok = ok && xdr_put_u64(out, st.bytes_total) && xdr_put_u64(out, st.bytes_free) &&
-			xdr_put_u64(out, st.bytes_available) && xdr_put_u64(out, st.files_total) &&
-			xdr_put_u64(out, st.files_free) && xdr_put_u64(out, st.files_free) && xdr_put_u32(out, 0);
+		     xdr_put_u64(out, st.bytes_available) && xdr_put_u64(out, st.files_total) &&
+		     xdr_put_u64(out, st.files_free) && xdr_put_u64(out, st.files_free) && xdr_put_u32(out, 0);
 	return nfs3_leave(&call, ok);
 }
 
@@ -175,13 +175,13 @@ int nfs3_fsinfo(struct rpc_request *req)
 	bool ok = xdr_put_u32(out, status) && nfs3_put_post_attr(out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status)
 		ok = ok && xdr_put_u32(out, NFS3_IO_MAX) && xdr_put_u32(out, NFS3_IO_MAX) && /* rtmax, rtpref */
-			xdr_put_u32(out, BLOCK_BYTES) &&                                     /* rtmult */
-			xdr_put_u32(out, NFS3_IO_MAX) && xdr_put_u32(out, NFS3_IO_MAX) &&    /* wtmax, wtpref */
-			xdr_put_u32(out, BLOCK_BYTES) &&                                     /* wtmult */
-			xdr_put_u32(out, NFS3_DIR_MAX) &&                                    /* dtpref */
-			xdr_put_u64(out, FS_SIZE_MAX) &&                                     /* maxfilesize */
-			xdr_put_u32(out, 0) && xdr_put_u32(out, 1) &&                        /* time_delta: 1 ns */
-			xdr_put_u32(out, FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME);
+		     xdr_put_u32(out, BLOCK_BYTES) &&					     /* rtmult */
+		     xdr_put_u32(out, NFS3_IO_MAX) && xdr_put_u32(out, NFS3_IO_MAX) &&	     /* wtmax, wtpref */
+		     xdr_put_u32(out, BLOCK_BYTES) &&					     /* wtmult */
+		     xdr_put_u32(out, NFS3_DIR_MAX) &&					     /* dtpref */
+		     xdr_put_u64(out, FS_SIZE_MAX) &&					     /* maxfilesize */
+		     xdr_put_u32(out, 0) && xdr_put_u32(out, 1) &&			     /* time_delta: 1 ns */
+		     xdr_put_u32(out, FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME);
 	return nfs3_leave(&call, ok);
 }
 
@@ -202,9 +202,9 @@ int nfs3_pathconf(struct rpc_request *req)
 	bool ok = xdr_put_u32(out, status) && nfs3_put_post_attr(out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status)
 		ok = ok && xdr_put_u32(out, FS_LINK_MAX) && xdr_put_u32(out, FS_NAME_MAX) &&
-			xdr_put_u32(out, 1) && /* no_trunc: a name too long is an error */
-			xdr_put_u32(out, 1) && /* chown_restricted */
-			xdr_put_u32(out, 0) && /* case_insensitive */
-			xdr_put_u32(out, 1);   /* case_preserving */
+		     xdr_put_u32(out, 1) && /* no_trunc: a name too long is an error */
+		     xdr_put_u32(out, 1) && /* chown_restricted */
+		     xdr_put_u32(out, 0) && /* case_insensitive */
+		     xdr_put_u32(out, 1);   /* case_preserving */
 	return nfs3_leave(&call, ok);
 }

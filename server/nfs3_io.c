@@ -1,15 +1,15 @@
 /*
  * nfs3_io: READ, WRITE and COMMIT.
  *
- * READ: fs/ gives referenced slices of its buffers; they are attached to the reply and go out as they are (an RDMA Write
- * or a gathered send), and rpcrdma/ puts the references when the reply has left. No byte is copied here.
+ * READ: fs/ gives referenced slices of its buffers; they are attached to the reply and go out as they are (an RDMA
+ * Write or a gathered send), and rpcrdma/ puts the references when the reply has left. No byte is copied here.
  *
  * WRITE: only the header of the call has been decoded; the payload still is in the client's memory (RDMA) or in the
- * receive buffer (TCP). Buffers are taken whose place fits the file offset, the payload is fetched into them, and fs/ keeps
- * them by reference. The gate comes first, so nothing is fetched for a caller who may not write.
+ * receive buffer (TCP). Buffers are taken whose place fits the file offset, the payload is fetched into them, and fs/
+ * keeps them by reference. The gate comes first, so nothing is fetched for a caller who may not write.
  *
- * The write verifier tells a client whether unstable data may have been lost between its WRITE and its COMMIT. A loss must never fall
- * between reading it and the promise: so it is read before a WRITE, and after a COMMIT.
+ * The write verifier tells a client whether unstable data may have been lost between its WRITE and its COMMIT. A loss
+ * must never fall between reading it and the promise: so it is read before a WRITE, and after a COMMIT.
  *
  * Permissions: there is no open in NFSv3, so the owner may always read and write, and whoever may execute a file may
  * read it (RFC 1813 4.4).
@@ -24,8 +24,8 @@ static nfsstat3 io_status(int rc)
 	return rc == -EISDIR ? NFS3ERR_INVAL : nfs3_status(rc);
 }
 
-static int read_or_execute(struct nfs3_call *call, uint64_t off, uint32_t *count, struct slice *v, unsigned *n, bool *eof,
-	struct fs_attr *attr)
+static int read_or_execute(struct nfs3_call *call, uint64_t off, uint32_t *count, struct slice *v, unsigned *n,
+	bool *eof, struct fs_attr *attr)
 {
 	uint32_t wanted = *count, allowed = 0;
 	unsigned room = *n;
@@ -101,8 +101,9 @@ int nfs3_write(struct rpc_request *req)
 	if (!status && (args.offset > FS_SIZE_MAX || args.count > FS_SIZE_MAX - args.offset))
 		status = NFS3ERR_FBIG;
 	if (!status) {
-		enum fs_stable stable =
-			args.stable == UNSTABLE ? FS_UNSTABLE : args.stable == DATA_SYNC ? FS_DATA_SYNC : FS_FILE_SYNC;
+		enum fs_stable stable = args.stable == UNSTABLE	   ? FS_UNSTABLE
+					: args.stable == DATA_SYNC ? FS_DATA_SYNC
+								   : FS_FILE_SYNC;
 		int n = args.count ? fs_write_buffers(args.offset, args.count, v, WRITE_SLICES) : 0;
 		if (n >= 0) {
 			if (n && rpc_payload_fetch(req, &args.data, v, (unsigned)n)) {
@@ -121,8 +122,10 @@ int nfs3_write(struct rpc_request *req)
 	bool ok = xdr_put_u32(out, status) && nfs3_put_wcc(&call, call.id, &wcc);
 	if (!status)
 		ok = ok && xdr_put_u32(out, args.count) &&
-			xdr_put_u32(out, committed == FS_UNSTABLE ? UNSTABLE : committed == FS_DATA_SYNC ? DATA_SYNC : FILE_SYNC) &&
-			xdr_put_u64(out, verifier);
+		     xdr_put_u32(out, committed == FS_UNSTABLE	  ? UNSTABLE
+				      : committed == FS_DATA_SYNC ? DATA_SYNC
+								  : FILE_SYNC) &&
+		     xdr_put_u64(out, verifier);
 	return nfs3_leave(&call, ok);
 }
 

@@ -1,9 +1,10 @@
 /*
  * nfs3_name: procedures on names in directories: LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK.
  *
- * All but LOOKUP change something, must not be done twice, and take the same way: decode, gate, check the name, then either
- * the operation, or, for a call that was done before a restart (call.replay), nothing; then the reply. A
- * replayed reply has the attributes of now, and no attributes "before", so the client throws its cache of the directory away.
+ * All but LOOKUP change something, must not be done twice, and take the same way: decode, gate, check the name, then
+ * either the operation, or, for a call that was done before a restart (call.replay), nothing; then the reply. A
+ * replayed reply has the attributes of now, and no attributes "before", so the client throws its cache of the directory
+ * away.
  *
  * Names are bytes: any but NUL and '/', 1 to 255 of them.
  *
@@ -70,7 +71,7 @@ static int made_leave(struct nfs3_call *call, nfsstat3 status, struct fs_attr *a
 			nfs3_fill_attr(call, id, attr);
 		}
 		ok = ok && xdr_put_u32(out, 1) && nfs3_put_handle(out, call->export, id) &&
-			nfs3_put_post_attr(out, call->export->fsid, attr);
+		     nfs3_put_post_attr(out, call->export->fsid, attr);
 	}
 	ok = ok && nfs3_put_wcc(call, call->id, dir_wcc);
 	return nfs3_leave(call, ok);
@@ -102,8 +103,8 @@ int nfs3_create(struct rpc_request *req)
 			set_restrict(&call.cred, &set);
 		}
 		if (!status) {
-			int rc = fs_create_file(call.fs, &call.op, call.id, (const char *)name->data, name->len, mode, &set,
-				verifier, &attr, &wcc);
+			int rc = fs_create_file(call.fs, &call.op, call.id, (const char *)name->data, name->len, mode,
+				&set, verifier, &attr, &wcc);
 			/* what is there and is no regular file: the RFC has EXIST for it here */
 			status = rc == -EISDIR ? NFS3ERR_EXIST : nfs3_status(rc);
 		}
@@ -212,13 +213,14 @@ int nfs3_mknod(struct rpc_request *req)
 		if (!status && device && call.cred.uid)
 			status = NFS3ERR_PERM;
 		if (!status)
-			status = nfs3_get_sattr(device ? &args.what.device.dev_attributes : &args.what.pipe_attributes, &set);
+			status = nfs3_get_sattr(
+				device ? &args.what.device.dev_attributes : &args.what.pipe_attributes, &set);
 		if (!status) {
 			set_restrict(&call.cred, &set);
 			set.set &= ~FS_SET_SIZE;
-			status = nfs3_status(fs_mknod(call.fs, &call.op, call.id, (const char *)name->data, name->len, type,
-				device ? args.what.device.spec.specdata1 : 0, device ? args.what.device.spec.specdata2 : 0,
-				&set, &attr, &wcc));
+			status = nfs3_status(fs_mknod(call.fs, &call.op, call.id, (const char *)name->data, name->len,
+				type, device ? args.what.device.spec.specdata1 : 0,
+				device ? args.what.device.spec.specdata2 : 0, &set, &attr, &wcc));
 		}
 	}
 	return made_leave(&call, status, &attr, &wcc);
@@ -262,8 +264,8 @@ int nfs3_rmdir(struct rpc_request *req)
 		/* RFC 1813 3.3.13 tells the two apart */
 		status = nfs3_name_check(name, name->len == 1 ? NFS3ERR_INVAL : NFS3ERR_EXIST);
 		if (!status)
-			status =
-				nfs3_status(fs_rmdir(call.fs, &call.op, call.id, (const char *)name->data, name->len, &wcc));
+			status = nfs3_status(
+				fs_rmdir(call.fs, &call.op, call.id, (const char *)name->data, name->len, &wcc));
 	}
 	bool ok = xdr_put_u32(&req->out, status) && nfs3_put_wcc(&call, call.id, &wcc);
 	return nfs3_leave(&call, ok);
@@ -295,11 +297,11 @@ int nfs3_rename(struct rpc_request *req)
 		if (!status)
 			status = nfs3_name_check(to, NFS3ERR_INVAL);
 		if (!status)
-			status = nfs3_status(fs_rename(call.fs, &call.op, call.id, (const char *)from->data, from->len, to_dir,
-				(const char *)to->data, to->len, &from_wcc, &to_wcc));
+			status = nfs3_status(fs_rename(call.fs, &call.op, call.id, (const char *)from->data, from->len,
+				to_dir, (const char *)to->data, to->len, &from_wcc, &to_wcc));
 	}
 	bool ok = xdr_put_u32(&req->out, status) && nfs3_put_wcc(&call, call.id, &from_wcc) &&
-		(to_known ? nfs3_put_wcc(&call, to_dir, &to_wcc) : put_no_wcc(&req->out));
+		  (to_known ? nfs3_put_wcc(&call, to_dir, &to_wcc) : put_no_wcc(&req->out));
 	return nfs3_leave(&call, ok);
 }
 
@@ -330,7 +332,7 @@ int nfs3_link(struct rpc_request *req)
 	}
 	nfs3_fill_attr(&call, call.id, &attr);
 	bool ok = xdr_put_u32(&req->out, status) &&
-		nfs3_put_post_attr(&req->out, call.fs ? call.export->fsid : 0, &attr) &&
-		(dir_known ? nfs3_put_wcc(&call, dir, &wcc) : put_no_wcc(&req->out));
+		  nfs3_put_post_attr(&req->out, call.fs ? call.export->fsid : 0, &attr) &&
+		  (dir_known ? nfs3_put_wcc(&call, dir, &wcc) : put_no_wcc(&req->out));
 	return nfs3_leave(&call, ok);
 }

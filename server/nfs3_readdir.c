@@ -1,13 +1,13 @@
 /*
  * nfs3_readdir: READDIR and READDIRPLUS.
  *
- * Entries are encoded straight into the reply while fs/ walks the directory; the first that does not fit ends it, and the
- * client comes again with the last cookie it got. A cookie is the entry's sequence number, which is never used
+ * Entries are encoded straight into the reply while fs/ walks the directory; the first that does not fit ends it, and
+ * the client comes again with the last cookie it got. A cookie is the entry's sequence number, which is never used
  * twice, so no verifier is needed: it is always zero.
  *
- * Limits: "count" (READDIR) and "maxcount" (READDIRPLUS) bound the whole resok structure in XDR form; "dircount" bounds names
- * and cookies alone, and is a wish: one entry is given in any case, or a client with a small one would never get on.
- * When not one entry fits, NFS3ERR_TOOSMALL.
+ * Limits: "count" (READDIR) and "maxcount" (READDIRPLUS) bound the whole resok structure in XDR form; "dircount" bounds
+ * names and cookies alone, and is a wish: one entry is given in any case, or a client with a small one would never get
+ * on. When not one entry fits, NFS3ERR_TOOSMALL.
  *
  * The attributes of the directory stand before the entries but are known after them, so their room is left free
  * at first. The walk calls back from the reactor that owns the directory, while this fiber waits for it; nothing else
@@ -38,11 +38,12 @@ static bool listing_entry(void *arg, const struct fs_dirent *entry)
 	if (l->plus && l->entries && names > l->names_left)
 		return false;
 	bool ok = xdr_put_u32(&l->out, 1) && xdr_put_u64(&l->out, entry->id.ino) &&
-		xdr_put_opaque(&l->out, entry->name, (uint32_t)entry->name_len) && xdr_put_u64(&l->out, entry->cookie);
+		  xdr_put_opaque(&l->out, entry->name, (uint32_t)entry->name_len) &&
+		  xdr_put_u64(&l->out, entry->cookie);
 	if (ok && l->plus) {
 		static const struct fs_attr none;
 		ok = nfs3_put_post_attr(&l->out, l->export->fsid, entry->attr ? entry->attr : &none) &&
-			xdr_put_u32(&l->out, 1) && nfs3_put_handle(&l->out, l->export, entry->id);
+		     xdr_put_u32(&l->out, 1) && nfs3_put_handle(&l->out, l->export, entry->id);
 	}
 	if (!ok) {
 		l->out.p = start;
@@ -53,8 +54,8 @@ static bool listing_entry(void *arg, const struct fs_dirent *entry)
 	return true;
 }
 
-static int list(struct rpc_request *req, const nfs_fh3 *dir, uint64_t cookie, const uint8_t *verifier, uint32_t dircount,
-	uint32_t maxcount, bool plus)
+static int list(struct rpc_request *req, const nfs_fh3 *dir, uint64_t cookie, const uint8_t *verifier,
+	uint32_t dircount, uint32_t maxcount, bool plus)
 {
 	static const uint8_t verifier_zero[NFS3_COOKIEVERFSIZE];
 	struct nfs3_call call;

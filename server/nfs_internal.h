@@ -46,7 +46,7 @@ struct nfs3_call {
 	struct exports *exports; /* held until nfs3_leave() */
 	const struct export *export;
 	const struct config_allow *rule;
-	struct fs *fs;  /* NULL until the gate is passed */
+	struct fs *fs;	 /* NULL until the gate is passed */
 	struct fs_id id; /* of the first handle */
 	struct fs_cred cred;
 	struct fs_reply mark;
@@ -55,11 +55,11 @@ struct nfs3_call {
 	const struct fs_reply *replay;
 };
 
-#define NFS3_WRITES 1u         /* the procedure changes something: refused on a read-only export */
+#define NFS3_WRITES 1u	       /* the procedure changes something: refused on a read-only export */
 #define NFS3_OWNER_OVERRIDE 2u /* the owner may read and write whatever the mode says (RFC 1813 4.4) */
 /*
- * Fills CALL for the handle FH. nfs3_leave() follows in any case. Not NFS3_OK: the status to answer; when call->fs is set,
- * attributes of call->id may go with it.
+ * Fills CALL for the handle FH. nfs3_leave() follows in any case. Not NFS3_OK: the status to answer; when call->fs is
+ * set, attributes of call->id may go with it.
  */
 nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struct nfs_fh3 *fh, unsigned needs);
 /* The second handle of RENAME and LINK: of the same export, else NFS3ERR_XDEV. */

@@ -1,17 +1,18 @@
 /*
  * serve: the start, the reload and the stop of a server, all in the main fiber of furrowd on reactor 0.
  *
- * The order of the start is that of what could be harmed. What costs nothing to find out comes first: whether the ports are
- * free (serve_probe). Then drives are claimed, which fails when another server has them, and file systems are mounted. The
- * calls that were answered before the restart are in the reply cache and the exports are published before the first listener
- * opens, so a client that retransmits right away is told its old result and never another. Registration with
- * rpcbind and the metrics come last, since they invite others.
+ * The order of the start is that of what could be harmed. What costs nothing to find out comes first: whether the ports
+ * are free (serve_probe). Then drives are claimed, which fails when another server has them, and file systems are
+ * mounted. The calls that were answered before the restart are in the reply cache and the exports are published before
+ * the first listener opens, so a client that retransmits right away is told its old result and never another.
+ * Registration with rpcbind and the metrics come last, since they invite others.
  *
  * The stop goes the other way: no new calls, the running ones end, then file systems write their checkpoint and
  * arrays their clean superblocks.
  *
- * A reload changes exports only: it mounts what new exports need, and puts a new table in the place of the old one; calls that run
- * finish under the old. Every error leaves all as it was. Other settings take effect at the next start; it says so.
+ * A reload changes exports only: it mounts what new exports need, and puts a new table in the place of the old one;
+ * calls that run finish under the old. Every error leaves all as it was. Other settings take effect at the next start;
+ * it says so.
  *
  * Error policy: the first failure ends the start, undoes it, and is told in one sentence; a missing RDMA
  * device, IPv6 or rpcbind is no failure.
@@ -77,8 +78,9 @@ static int listen_error(const char *address, uint16_t port, int rc, struct error
 }
 
 /*
- * The kernel takes down a process's io_uring after the process is gone, and with it the listening sockets and the claims on
- * drives: they stay for some milliseconds more. So a server that starts right after another's crash asks a few times.
+ * The kernel takes down a process's io_uring after the process is gone, and with it the listening sockets and the
+ * claims on drives: they stay for some milliseconds more. So a server that starts right after another's crash asks a
+ * few times.
  */
 #define TAKEN_TRIES 10
 #define TAKEN_PAUSE (100 * NSEC_PER_MSEC)
@@ -123,7 +125,8 @@ static int listen_tcp(struct server *server, struct error *err)
 		struct error why = {0};
 		int rc = rpc_listen_tcp(server->rpc, config->listen[i], config->nfs_port, &why);
 		if (!rc) {
-			log_info("server", "listening transport=tcp address=%s port=%u", config->listen[i], config->nfs_port);
+			log_info("server", "listening transport=tcp address=%s port=%u", config->listen[i],
+				config->nfs_port);
 			continue;
 		}
 		if (!strchr(config->listen[i], ':') || !family_missing(-rc)) {
@@ -152,8 +155,8 @@ static void listen_rdma(struct server *server)
 		} else if (rc == -ENODEV) {
 			break; /* one line is enough */
 		} else if (!strchr(config->listen[i], ':') || !family_missing(-rc)) {
-			log_warning("server", "no RDMA address=%s port=%u error=\"%s\"", config->listen[i], config->rdma_port,
-				why.text);
+			log_warning("server", "no RDMA address=%s port=%u error=\"%s\"", config->listen[i],
+				config->rdma_port, why.text);
 		}
 	}
 	server->rdma = listening;
@@ -198,13 +201,13 @@ static void rpcbind_register(struct server *server)
 			continue;
 		int rc = rpc_rpcbind_set(r->program, r->version, r->netid, port);
 		if (rc == -ENOENT) {
-			log_info("server", "no rpcbind here: clients mount with port=%u,mountport=%u,nolock", config->nfs_port,
-				config->nfs_port);
+			log_info("server", "no rpcbind here: clients mount with port=%u,mountport=%u,nolock",
+				config->nfs_port, config->nfs_port);
 			return;
 		}
 		if (rc)
-			log_warning("server", "rpcbind refused program=%u version=%u netid=%s error=\"%s\"", r->program, r->version,
-				r->netid, strerror(-rc));
+			log_warning("server", "rpcbind refused program=%u version=%u netid=%s error=\"%s\"", r->program,
+				r->version, r->netid, strerror(-rc));
 		else
 			server->rpcbind = true;
 	}
@@ -214,7 +217,8 @@ static void rpcbind_unregister(struct server *server)
 {
 	for (unsigned i = 0; i < sizeof(registrations) / sizeof(registrations[0]) && server->rpcbind; i++)
 		if (!registrations[i].rdma || server->rdma)
-			(void)rpc_rpcbind_unset(registrations[i].program, registrations[i].version, registrations[i].netid);
+			(void)rpc_rpcbind_unset(
+				registrations[i].program, registrations[i].version, registrations[i].netid);
 	server->rpcbind = false;
 }
 
@@ -279,7 +283,8 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 {
 	const struct config *config = server->config;
 	static const struct rpc_program *const programs[] = {&nfs3_program, &mount3_program};
-	const struct rpc_server_config rpc = {.programs = programs, .program_count = sizeof(programs) / sizeof(programs[0])};
+	const struct rpc_server_config rpc = {
+		.programs = programs, .program_count = sizeof(programs) / sizeof(programs[0])};
 
 	const char **names = filesystem_names(config);
 	if (!names)
@@ -288,7 +293,8 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	int rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
 	for (unsigned i = 0; rc == -EBUSY && i < TAKEN_TRIES && !*stop; i++) {
 		fiber_sleep(TAKEN_PAUSE);
-		rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
+		rc = storage_open(
+			&server->storage, config->drives, config->drive_count, names, config->export_count, err);
 	}
 	free(names);
 	if (rc)
@@ -377,18 +383,17 @@ static bool strings_same(char *const *a, unsigned na, char *const *b, unsigned n
 static bool server_settings_same(const struct config *a, const struct config *b)
 {
 	return strings_same(a->listen, a->listen_count, b->listen, b->listen_count) &&
-		strings_same(a->drives, a->drive_count, b->drives, b->drive_count) && a->nfs_port == b->nfs_port &&
-		a->rdma_port == b->rdma_port && a->cores == b->cores && a->memory == b->memory &&
-		!strcmp(a->control, b->control) && !strcmp(a->metrics_address, b->metrics_address) &&
-		a->metrics_port == b->metrics_port;
+	       strings_same(a->drives, a->drive_count, b->drives, b->drive_count) && a->nfs_port == b->nfs_port &&
+	       a->rdma_port == b->rdma_port && a->cores == b->cores && a->memory == b->memory &&
+	       !strcmp(a->control, b->control) && !strcmp(a->metrics_address, b->metrics_address) &&
+	       a->metrics_port == b->metrics_port;
 }
 
 /* With the lock held. Takes over CONFIG when it succeeds. */
 static int reload_exports(struct server *server, struct config *config, struct error *err)
 {
 	const char **names = filesystem_names(config);
-	struct config **retired =
-		realloc(server->retired, (server->retired_count + 1) * sizeof(*server->retired));
+	struct config **retired = realloc(server->retired, (server->retired_count + 1) * sizeof(*server->retired));
 
 	if (retired)
 		server->retired = retired;

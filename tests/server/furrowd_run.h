@@ -1,6 +1,6 @@
 /*
- * A furrowd of one's own for tests: file-backed drives in a temporary directory with an array and a file system on them, a
- * configuration, and the process. The program is the one built beside the test.
+ * A furrowd of one's own for tests: file-backed drives in a temporary directory with an array and a file system on
+ * them, a configuration, and the process. The program is the one built beside the test.
  */
 #ifndef TESTS_FURROWD_RUN_H
 #define TESTS_FURROWD_RUN_H
@@ -197,7 +197,8 @@ static inline void run_stop(struct run *run, int sig)
 
 static inline void run_fini(struct run *run)
 {
-	static const char *const files[] = {"drive0", "drive1", "drive2", "drive3", "furrow.yaml", "log", "log2", "control.sock"};
+	static const char *const files[] = {
+		"drive0", "drive1", "drive2", "drive3", "furrow.yaml", "log", "log2", "control.sock"};
 
 	if (run->pid > 0)
 		run_stop(run, SIGKILL);

@@ -1,6 +1,6 @@
 /*
- * A small NFSv3 client over TCP for tests: one connection, one call at a time, arguments and results as the generated codec has
- * them. It fails the test when the transport or the RPC layer does; the NFS status is the test's to judge.
+ * A small NFSv3 client over TCP for tests: one connection, one call at a time, arguments and results as the generated
+ * codec has them. It fails the test when the transport or the RPC layer does; the NFS status is the test's to judge.
  */
 #ifndef TESTS_NFS_CLIENT_H
 #define TESTS_NFS_CLIENT_H
@@ -34,7 +34,8 @@ struct client {
 
 static inline bool client_connect(struct client *c)
 {
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(c->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in to = {
+		.sin_family = AF_INET, .sin_port = htons(c->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct timeval limit = {.tv_sec = 20};
 
 	if (c->fd >= 0)
@@ -46,7 +47,8 @@ static inline bool client_connect(struct client *c)
 
 static inline void client_init(struct client *c, uint16_t port, uint32_t uid)
 {
-	*c = (struct client){.fd = -1, .port = port, .xid = 1000 * uid + 7, .flavor = RPC_AUTH_SYS, .uid = uid, .gid = uid};
+	*c = (struct client){
+		.fd = -1, .port = port, .xid = 1000 * uid + 7, .flavor = RPC_AUTH_SYS, .uid = uid, .gid = uid};
 	c->call = malloc(CLIENT_ROOM);
 	c->reply = malloc(CLIENT_ROOM);
 	c->memory = malloc(CLIENT_ROOM);
@@ -160,17 +162,17 @@ static inline void client_call(struct client *c)
 /* The whole result must be there and nothing more. */
 #define client_result(c, type, res)                                                                                    \
 	do {                                                                                                           \
-		assert_true(xdr_decode_##type(&(c)->in, res));                                                        \
-		assert_int_equal(xdr_in_left(&(c)->in), 0);                                                           \
+		assert_true(xdr_decode_##type(&(c)->in, res));                                                         \
+		assert_int_equal(xdr_in_left(&(c)->in), 0);                                                            \
 	} while (0)
 
 /* nfs3(c, GETATTR, &args, &res) */
 #define nfs3(c, PROC, args, res)                                                                                       \
 	do {                                                                                                           \
-		struct xdr_out *o_ = client_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_##PROC);                           \
-		assert_true(xdr_encode_##PROC##3args(o_, args));                                                      \
+		struct xdr_out *o_ = client_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_##PROC);                            \
+		assert_true(xdr_encode_##PROC##3args(o_, args));                                                       \
 		client_call(c);                                                                                        \
-		client_result(c, PROC##3res, res);                                                                    \
+		client_result(c, PROC##3res, res);                                                                     \
 	} while (0)
 
 /* A handle that stays: results point into the reply. */

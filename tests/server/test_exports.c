@@ -1,4 +1,5 @@
-/* Who may do what: the rule that covers a client, squashing, paths below exports, tables that must be refused; and errors on the wire. */
+/* Who may do what: the rule that covers a client, squashing, paths below exports, tables that must be refused; and
+ * errors on the wire. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <setjmp.h>
@@ -100,7 +101,8 @@ static void families_apart(void **state)
 
 static void squashing(void **state)
 {
-	struct rpc_cred user = {.flavor = RPC_AUTH_SYS, .uid = 4294967294u, .gid = 100, .group_count = 3, .groups = {7, 0, 9}};
+	struct rpc_cred user = {
+		.flavor = RPC_AUTH_SYS, .uid = 4294967294u, .gid = 100, .group_count = 3, .groups = {7, 0, 9}};
 	struct rpc_cred root = {.flavor = RPC_AUTH_SYS, .uid = 0, .gid = 0};
 	struct rpc_cred none = {.flavor = RPC_AUTH_NONE}, gss = {.flavor = RPC_AUTH_GSS};
 	struct rpc_cred wild = {.flavor = RPC_AUTH_SYS, .uid = 1, .gid = 1, .group_count = UINT32_MAX};
@@ -136,7 +138,8 @@ static void squashing(void **state)
 
 static void paths(void **state)
 {
-	struct export e[] = {{.id = 1, .path = (char *)"/data"}, {.id = 2, .path = (char *)"/data/deep"}, {.id = 3, .path = (char *)"/x"}};
+	struct export e[] = {{.id = 1, .path = (char *)"/data"}, {.id = 2, .path = (char *)"/data/deep"},
+		{.id = 3, .path = (char *)"/x"}};
 	struct exports table = {.count = 3, .export = e};
 	static const struct {
 		const char *path;
@@ -220,9 +223,10 @@ static void errno_table(void **state)
 	static const struct {
 		int error;
 		nfsstat3 status;
-	} set[] = {{EPERM, 1}, {ENOENT, 2}, {EIO, 5}, {EACCES, 13}, {EEXIST, 17}, {EXDEV, 18}, {ENOTDIR, 20}, {EISDIR, 21},
-		{EINVAL, 22}, {EFBIG, 27}, {ENOSPC, 28}, {EROFS, 30}, {EMLINK, 31}, {ENAMETOOLONG, 63}, {ENOTEMPTY, 66},
-		{EDQUOT, 69}, {ESTALE, 70}, {EBADF, 10001}, {EOPNOTSUPP, 10004}, {EBUSY, 10008}, {EAGAIN, 10008}};
+	} set[] = {{EPERM, 1}, {ENOENT, 2}, {EIO, 5}, {EACCES, 13}, {EEXIST, 17}, {EXDEV, 18}, {ENOTDIR, 20},
+		{EISDIR, 21}, {EINVAL, 22}, {EFBIG, 27}, {ENOSPC, 28}, {EROFS, 30}, {EMLINK, 31}, {ENAMETOOLONG, 63},
+		{ENOTEMPTY, 66}, {EDQUOT, 69}, {ESTALE, 70}, {EBADF, 10001}, {EOPNOTSUPP, 10004}, {EBUSY, 10008},
+		{EAGAIN, 10008}};
 
 	(void)state;
 	atomic_store(&log_threshold, -1);

@@ -45,14 +45,15 @@ static void round_trip(void **state)
 	assert_true(handle_parse(bytes, sizeof(bytes), &back));
 	assert_true(handle_verify(bytes, key));
 	assert_true(back.export_id == sample.export_id && back.fsid == sample.fsid && back.id.ino == sample.id.ino &&
-		back.id.gen == sample.id.gen && back.id.snap == sample.id.snap);
+		    back.id.gen == sample.id.gen && back.id.snap == sample.id.snap);
 }
 
 /* Handles outlive the server, so their bytes must be the same in all versions and on all machines. */
 static void bytes_are_fixed(void **state)
 {
-	static const uint8_t expected[HANDLE_BYTES - 8] = {1, 0, 0, 0, 0xef, 0xcd, 0xab, 0x89, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33,
-		0x22, 0x11, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 0xff, 0xff, 0xff, 0xff, 3, 0, 0, 0};
+	static const uint8_t expected[HANDLE_BYTES - 8] = {1, 0, 0, 0, 0xef, 0xcd, 0xab, 0x89, 0x88, 0x77, 0x66, 0x55,
+		0x44, 0x33, 0x22, 0x11, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 0xff, 0xff, 0xff, 0xff, 3, 0, 0,
+		0};
 	uint8_t bytes[HANDLE_BYTES];
 
 	(void)state;

@@ -1,17 +1,19 @@
 /*
- * NFSv3 and MOUNT from end to end: a furrowd process on file-backed drives, a client of our own over loopback, every procedure
- * with the errors RFC 1813 names, then restarts and crashes.
+ * NFSv3 and MOUNT from end to end: a furrowd process on file-backed drives, a client of our own over loopback, every
+ * procedure with the errors RFC 1813 names, then restarts and crashes.
  */
 #include "tests/server/furrowd_run.h"
 
 static struct run run;
 static struct client root, user; /* uid 0, uid 1000 */
-static struct kept top;          /* root directory of /data */
+static struct kept top;		 /* root directory of /data */
 
 static const char exports_yaml[] =
-	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: none, sec: [sys]}\n"
+	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: "
+	"none, sec: [sys]}\n"
 	"  - path: /ro\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: ro, squash: none}\n"
-	"  - path: /squash\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: root}\n"
+	"  - path: /squash\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: "
+	"root}\n"
 	"  - path: /far\n    filesystem: a0/data\n    allow:\n      - {clients: 192.0.2.0/24, access: rw}\n"
 	"  - path: /anon\n    filesystem: a0/data\n    allow:\n"
 	"      - {clients: 127.0.0.1, access: rw, sec: [sys, none], anonuid: 77, anongid: 78}\n";
@@ -44,8 +46,8 @@ static nfsstat3 lookup(struct client *c, struct kept *dir, const char *name, str
 	return res.status;
 }
 
-static nfsstat3 create(struct client *c, struct kept *dir, const char *name, createmode3 mode, const char *verf, struct kept *out,
-	struct fattr3 *attr)
+static nfsstat3 create(struct client *c, struct kept *dir, const char *name, createmode3 mode, const char *verf,
+	struct kept *out, struct fattr3 *attr)
 {
 	CREATE3args args = {.where = {.dir = fh(dir), .name = text(name)}, .how = {.mode = mode}};
 	CREATE3res res;
@@ -136,8 +138,8 @@ static uint8_t pattern(uint64_t off, uint32_t seed)
 	return (uint8_t)(off * 7 + (off >> 8) * 13 + seed);
 }
 
-static nfsstat3 write_file(struct client *c, struct kept *file, uint64_t off, uint32_t count, uint32_t seed, stable_how stable,
-	WRITE3resok *ok)
+static nfsstat3 write_file(struct client *c, struct kept *file, uint64_t off, uint32_t count, uint32_t seed,
+	stable_how stable, WRITE3resok *ok)
 {
 	WRITE3args args = {.file = fh(file), .offset = off, .count = count, .stable = stable, .data = {.len = count}};
 	WRITE3res res;
@@ -169,14 +171,15 @@ static nfsstat3 read_file(struct client *c, struct kept *file, uint64_t off, uin
 	return res->status;
 }
 
-static void check_read(struct client *c, struct kept *file, uint64_t off, uint32_t count, uint32_t expected, bool eof, uint32_t seed)
+static void check_read(
+	struct client *c, struct kept *file, uint64_t off, uint32_t count, uint32_t expected, bool eof, uint32_t seed)
 {
 	READ3res res;
 
 	assert_int_equal(read_file(c, file, off, count, &res), NFS3_OK);
 	if (res.resok.count != expected || res.resok.eof != eof)
-		fail_msg("read of %u at %llu: %u bytes, eof %d instead of %u, %d", count, (unsigned long long)off, res.resok.count,
-			res.resok.eof, expected, eof);
+		fail_msg("read of %u at %llu: %u bytes, eof %d instead of %u, %d", count, (unsigned long long)off,
+			res.resok.count, res.resok.eof, expected, eof);
 	for (uint32_t i = 0; i < expected; i++)
 		if (res.resok.data.inline_data[i] != pattern(off + i, seed))
 			fail_msg("wrong byte at %llu", (unsigned long long)(off + i));
@@ -534,7 +537,7 @@ static void symlinks_and_nodes(void **state)
 		nfs3(&root, SYMLINK, &args, &res);
 		assert_int_equal(res.status, NFS3_OK);
 		assert_true(res.resok.obj_attributes.attributes.type == NF3LNK &&
-			res.resok.obj_attributes.attributes.size == len);
+			    res.resok.obj_attributes.attributes.size == len);
 		k = keep(&res.resok.obj.handle);
 		READLINK3args ra = {.symlink = fh(&k)};
 		READLINK3res rr;
@@ -612,7 +615,7 @@ static void attributes(void **state)
 	assert_true(attr.atime.seconds == 1 && attr.atime.nseconds == 2);
 	assert_true(attr.mtime.seconds == UINT32_MAX && attr.mtime.nseconds == 999999999);
 	assert_true(attr.ctime.seconds > before.ctime.seconds ||
-		(attr.ctime.seconds == before.ctime.seconds && attr.ctime.nseconds > before.ctime.nseconds));
+		    (attr.ctime.seconds == before.ctime.seconds && attr.ctime.nseconds > before.ctime.nseconds));
 
 	guard = before.ctime;
 	set = with_mode(0600);
@@ -706,7 +709,8 @@ static void whole_file_system(void **state)
 	assert_true(ir.resok.time_delta.seconds == 0 && ir.resok.time_delta.nseconds == 1);
 	nfs3(&root, PATHCONF, &pa, &pr);
 	assert_int_equal(pr.status, NFS3_OK);
-	assert_true(pr.resok.name_max == 255 && pr.resok.no_trunc && !pr.resok.case_insensitive && pr.resok.case_preserving);
+	assert_true(pr.resok.name_max == 255 && pr.resok.no_trunc && !pr.resok.case_insensitive &&
+		    pr.resok.case_preserving);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -727,8 +731,8 @@ static void read_edges(void **state)
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		uint32_t more = sizes[i] - size;
 		for (uint32_t at = 0; at < more; at += 1 << 20)
-			assert_int_equal(write_file(&root, &f, size + at, more - at < 1 << 20 ? more - at : 1 << 20, 9, FILE_SYNC,
-						 NULL),
+			assert_int_equal(write_file(&root, &f, size + at, more - at < 1 << 20 ? more - at : 1 << 20, 9,
+						 FILE_SYNC, NULL),
 				NFS3_OK);
 		size = sizes[i];
 		check_read(&root, &f, size, 4096, 0, true, 9);
@@ -736,9 +740,11 @@ static void read_edges(void **state)
 		check_read(&root, &f, size - 1, 1, 1, true, 9);
 		check_read(&root, &f, size + 1, 4096, 0, true, 9);
 		check_read(&root, &f, 0, 0, 0, false, 9);
-		check_read(&root, &f, 0, size > 1 << 20 ? 1 << 20 : size, size > 1 << 20 ? 1 << 20 : size, size <= 1 << 20, 9);
+		check_read(&root, &f, 0, size > 1 << 20 ? 1 << 20 : size, size > 1 << 20 ? 1 << 20 : size,
+			size <= 1 << 20, 9);
 		if (size > 2)
-			check_read(&root, &f, 1, size - 2 < 5000 ? size - 2 : 5000, size - 2 < 5000 ? size - 2 : 5000, false, 9);
+			check_read(&root, &f, 1, size - 2 < 5000 ? size - 2 : 5000, size - 2 < 5000 ? size - 2 : 5000,
+				false, 9);
 		check_read(&root, &f, UINT64_MAX, 4096, 0, true, 9);
 		check_read(&root, &f, UINT64_MAX - 100, UINT32_MAX, 0, true, 9);
 	}
@@ -809,7 +815,8 @@ static void writes(void **state)
 
 #define ENTRIES 300
 
-/* All names by READDIR or READDIRPLUS with replies of COUNT bytes; returns how many, and checks order and attributes. */
+/* All names by READDIR or READDIRPLUS with replies of COUNT bytes; returns how many, and checks order and attributes.
+ */
 static unsigned list_all(struct kept *dir, bool plus, uint32_t dircount, uint32_t count, unsigned *calls)
 {
 	uint64_t cookie = 0;
@@ -821,7 +828,8 @@ static unsigned list_all(struct kept *dir, bool plus, uint32_t dircount, uint32_
 	while (!eof) {
 		size_t left;
 		if (plus) {
-			READDIRPLUS3args args = {.dir = fh(dir), .cookie = cookie, .dircount = dircount, .maxcount = count};
+			READDIRPLUS3args args = {
+				.dir = fh(dir), .cookie = cookie, .dircount = dircount, .maxcount = count};
 			READDIRPLUS3res res;
 			assert_true(xdr_encode_READDIRPLUS3args(
 				client_begin(&root, NFS_PROGRAM, NFS_V3, NFSPROC3_READDIRPLUS), &args));
@@ -843,8 +851,8 @@ static unsigned list_all(struct kept *dir, bool plus, uint32_t dircount, uint32_
 		} else {
 			READDIR3args args = {.dir = fh(dir), .cookie = cookie, .count = count};
 			READDIR3res res;
-			assert_true(
-				xdr_encode_READDIR3args(client_begin(&root, NFS_PROGRAM, NFS_V3, NFSPROC3_READDIR), &args));
+			assert_true(xdr_encode_READDIR3args(
+				client_begin(&root, NFS_PROGRAM, NFS_V3, NFSPROC3_READDIR), &args));
 			client_call(&root);
 			left = xdr_in_left(&root.in);
 			client_result(&root, READDIR3res, &res);
@@ -1077,7 +1085,8 @@ static void reload(void **state)
 	client_mount(&root, "/later", &status);
 	assert_int_equal(status, MNT3ERR_NOENT);
 	snprintf(more, sizeof(more),
-		"%s  - path: /later\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: ro}\n", exports_yaml);
+		"%s  - path: /later\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: ro}\n",
+		exports_yaml);
 	run_write_config(&run, more);
 	kill(run.pid, SIGHUP);
 	run_wait_log(&run, "exports reloaded");
@@ -1086,7 +1095,8 @@ static void reload(void **state)
 	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
 
 	/* what cannot be made whole changes nothing */
-	run_write_config(&run, "  - path: /later\n    filesystem: a0/none\n    allow:\n      - {clients: 127.0.0.1, access: rw}\n");
+	run_write_config(&run,
+		"  - path: /later\n    filesystem: a0/none\n    allow:\n      - {clients: 127.0.0.1, access: rw}\n");
 	kill(run.pid, SIGHUP);
 	run_wait_log(&run, "reload refused");
 	assert_int_equal(getattr(&root, &later, NULL), NFS3_OK);
