@@ -11,7 +11,8 @@
  * context names is there: that is what makes it safe to look at the context of an event.
  *
  * A listener on a wildcard address also serves devices that come later. One on an address of a device that
- * is pulled out tries every two seconds to listen there again.
+ * is pulled out tries every two seconds to listen there again. Where there is no device at all at the start,
+ * librdmacm cannot even be opened: the caller gets -ENODEV and serves over TCP.
  */
 #include "rpcrdma/rdma_internal.h"
 
@@ -214,13 +215,15 @@ static void manager_main(void *arg)
 	while ((n = list_first(&m->devices)))
 		rdma_device_close(container_of(n, struct rdma_device, node));
 	offload(channel_destroy, m->channel);
-	free(m);
+	m->ended = true;
+	wait_queue_wake_all(&m->end);
 }
 
 /* ------------------------------------------------------------------------------------------------
  * The manager's life: on its reactor
  */
 
+/* With the last listener and the last connection the manager goes, and its devices: whoever was the last waits for that. */
 static void manager_check(struct rdma_manager *m)
 {
 	if (m->listeners || m->connections || m->closing)
@@ -230,6 +233,9 @@ static void manager_check(struct rdma_manager *m)
 	pthread_mutex_unlock(&registry.lock);
 	m->closing = true;
 	io_cancel(&m->watch);
+	while (!m->ended)
+		wait_queue_wait(&m->end, NEVER);
+	free(m);
 }
 
 static void connection_gone(void *arg)
@@ -276,12 +282,13 @@ static int manager_get(struct rpc_server *server, struct rdma_manager **manager,
 		m->reactor = reactor_self();
 		list_init(&m->devices);
 		fiber_mutex_init(&m->device_lock);
+		wait_queue_init(&m->end);
 		offload(channel_create, m);
 		if (!m->channel) {
 			free(m);
 			return error_set(err, -ENODEV,
-				"there is no RDMA here: the kernel's connection manager is missing (modules rdma_ucm and ib_uverbs, "
-				"and a device, or rdma_rxe over an Ethernet port)");
+				"there is no RDMA here: no device is set up (a network adapter's, or rdma_rxe over an Ethernet port), or the "
+				"modules rdma_ucm and ib_uverbs are missing");
 		}
 		rdma_metrics_register();
 		pthread_mutex_lock(&registry.lock);

@@ -365,8 +365,6 @@ static void connection_close(void *arg)
 	}
 	while (conn->calls || conn->rpc.calls || atomic_load(&conn->messages))
 		fiber_suspend();
-	if (conn->began)
-		rpc_connection_end(&conn->rpc);
 	if (conn->lane)
 		rdma_lane_release(conn->lane, conn->sq_depth, conn->credits);
 	atomic_fetch_sub(&rdma_metrics.credits, conn->credits);
@@ -376,6 +374,8 @@ static void connection_close(void *arg)
 		log_info("rdma", "closed peer=%s", conn->text);
 	}
 	rdma_manager_connection_gone(conn);
+	if (conn->began) /* last: a server that stops goes on when the devices are closed */
+		rpc_connection_end(&conn->rpc);
 	free(conn);
 }
 

@@ -133,10 +133,11 @@ struct rdma_manager {
 	struct list devices;
 	struct fiber_mutex device_lock;
 	unsigned listeners, connections;
-	bool closing;
+	bool closing, ended;
+	struct wait_queue end;
 };
 
-void rdma_manager_connection_gone(struct rdma_connection *conn); /* any reactor; waits */
+void rdma_manager_connection_gone(struct rdma_connection *conn); /* any reactor; waits; conn->manager may go */
 
 /* ------------------------------------------------------------------------------------------------
  * Connections (rdma_connection.c)

@@ -222,7 +222,6 @@ static void server_main(void *arg)
 		fiber_sleep(2 * NSEC_PER_MSEC);
 	if (server)
 		rpc_server_stop(server);
-	fiber_sleep(50 * NSEC_PER_MSEC); /* the device closes in the background */
 }
 
 static void *server_thread(void *arg)
