@@ -160,6 +160,71 @@ static void body_races(void *arg)
 	free(r);
 }
 
+/* One slow read of a stripe whose blocks are all overwritten meanwhile: the checkpoint that frees it waits. */
+struct slow {
+	struct files_test *t;
+	struct fs_id f;
+	uint8_t *data;
+	uint32_t bytes;
+	int got;
+	bool done;
+};
+
+static void slow_reader(void *arg)
+{
+	struct slow *s = arg;
+
+	s->got = t_read(s->t, s->f, 0, s->data, s->bytes, NULL);
+	s->done = true;
+}
+
+static void body_barrier(void *arg)
+{
+	struct files_test *t = arg;
+	struct slow s = {.t = t};
+	uint8_t *ones, *twos;
+
+	CHECK_OK(files_test_create(t, 6));
+	s.bytes = (uint32_t)volume_stripe_blocks(volume_geometry(t->volume)) * 4096;
+	s.data = malloc(s.bytes);
+	ones = malloc(s.bytes);
+	twos = malloc(s.bytes);
+	memset(ones, 1, s.bytes);
+	memset(twos, 2, s.bytes);
+	CHECK_OK(t_create(t, t->root, "f", &s.f));
+	CHECK_OK(t_write(t, s.f, 0, ones, s.bytes, FS_FILE_SYNC));
+	CHECK_OK(fs_checkpoint(t->fs));
+	for (unsigned i = 0; i < t->count; i++)
+		fault_inject(t->path[i], FAULT_DELAY, 1, 400 * NSEC_PER_MSEC);
+	CHECK_OK(fiber_spawn(slow_reader, &s));
+	fiber_yield();
+	for (unsigned i = 0; i < t->count; i++)
+		fault_inject(t->path[i], FAULT_NONE, 1, 0);
+	CHECK_OK(t_write(t, s.f, 0, twos, s.bytes, FS_FILE_SYNC));
+	CHECK(!s.done);
+	CHECK_OK(fs_checkpoint(t->fs));
+	CHECK(s.done);
+	CHECK_IS(s.got, s.bytes);
+	CHECK(memcmp(s.data, ones, s.bytes) == 0);
+	CHECK_IS(t_read(t, s.f, 0, s.data, s.bytes, NULL), s.bytes);
+	CHECK(memcmp(s.data, twos, s.bytes) == 0);
+	files_test_close(t);
+	free(s.data);
+	free(ones);
+	free(twos);
+}
+
+static void test_barrier(void **state)
+{
+	static struct files_test t;
+
+	(void)state;
+	files_test_drives(&t, 5, 40ull << 20);
+	files_test_run(body_barrier, &t);
+	fault_reset();
+	files_test_remove(&t);
+}
+
 static void test_races(void **state)
 {
 	static struct files_test t;
@@ -181,6 +246,7 @@ static void test_races_elsewhere(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_barrier),
 		cmocka_unit_test(test_races),
 		cmocka_unit_test(test_races_elsewhere),
 	};
