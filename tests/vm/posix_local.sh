@@ -25,7 +25,7 @@ both "ls -l of $n files" "ls -l many | awk '{print \$1, \$2, \$3, \$5, \$9}' | m
 both "find over $n files" "find many -type f | sort | md5sum"
 both "remove half while listing" "find many -name '*[02468]' -delete; ls many | wc -l; find many -type f | sort | md5sum"
 both "rm -r" "rm -r many; ls -A"
-both "touch -d" "touch -d '1969-07-20 20:17:40.123456789 UTC' a; touch -d '2100-01-01 UTC' b; stat -c '%n %.Y %.X %s' a b"
+both "touch -d" "touch -d '1971-07-20 20:17:40.123456789 UTC' a; touch -d '2100-01-01 UTC' b; stat -c '%n %.Y %.X %s' a b"
 both "chmod" "chmod 4751 a; stat -c %a a; chmod 0 a; stat -c %a a; chmod 644 a"
 both "chown" "chown 4000000000:3999999999 a; stat -c '%u %g %a' a"
 both "chown clears set-id" "chmod 6755 a; chown 1:1 a; stat -c %a a"
