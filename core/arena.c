@@ -329,6 +329,7 @@ struct buf *buf_alloc(uint32_t size)
 		flush_others(r);
 		fiber_park();
 		buf = w.buf;
+		assert(buf);
 	}
 	return buf_hand_out(buf);
 }
@@ -345,7 +346,12 @@ void buf_put(struct buf *buf)
 {
 	if (!buf)
 		return;
-	uint32_t old = atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel);
+	/* The last reference is the caller's own, and nobody can take another from it: no locked instruction then. */
+	uint32_t old = atomic_load_explicit(&buf->refs, memory_order_acquire);
+	if (old == 1)
+		atomic_store_explicit(&buf->refs, 0, memory_order_relaxed);
+	else
+		old = atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel);
 	assert(old > 0);
 	if (old != 1)
 		return;

@@ -283,7 +283,7 @@ struct io_uring *reactor_ring(void);
  * a piece is what io_uring registers, and no drive command may cross one. Freed buffers go to a
  * LIFO cache of the freeing core, so that memory just used is used again while it is in the cache.
  */
-#define ARENA_PIECE (256u * 1024)
+#define ARENA_PIECE 262144u
 #define BUF_MAX ARENA_PIECE
 
 struct buf {

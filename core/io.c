@@ -27,7 +27,7 @@
 #endif
 
 #define RING_SQES 1024u
-#define RING_CQES 4096u
+#define RING_SQES_LEAST 128u
 #define REAP_MOST 4096u
 
 #define F_WIDE (IORING_SETUP_SQE128 | IORING_SETUP_CQE32)
@@ -62,13 +62,14 @@ int ring_open(struct reactor *r, struct error *err)
 	unsigned allowed = ring_flags_allowed;
 	if (RUNNING_ON_VALGRIND)
 		allowed &= ~F_DEFER;
+	unsigned sqes = RING_SQES;
 	for (unsigned i = 0; i < sizeof(ring_ladder) / sizeof(ring_ladder[0]); i++) {
-		struct io_uring_params p = {.flags = ring_ladder[i], .cq_entries = RING_CQES};
+		struct io_uring_params p = {.flags = ring_ladder[i], .cq_entries = 4 * sqes};
 		if (p.flags & ~allowed)
 			continue;
 		if (!(p.flags & IORING_SETUP_CQSIZE))
 			p.cq_entries = 0;
-		rc = io_uring_queue_init_params(RING_SQES, &r->ring, &p);
+		rc = io_uring_queue_init_params(sqes, &r->ring, &p);
 		if (rc == 0) {
 			if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP)) {
 				io_uring_queue_exit(&r->ring);
@@ -77,13 +78,20 @@ int ring_open(struct reactor *r, struct error *err)
 			r->ring_flags = ring_ladder[i];
 			break;
 		}
-		if (rc != -EINVAL)
+		if (rc == -ENOMEM && sqes > RING_SQES_LEAST) {
+			/* Some kernels count rings as locked memory. */
+			sqes /= 2;
+			i--;
+		} else if (rc != -EINVAL) {
 			break;
+		}
 	}
 	if (rc == -EPERM || rc == -EACCES)
 		return error_set(err, rc,
 			"io_uring is not permitted here: see the sysctl kernel.io_uring_disabled and the seccomp "
 			"filter of the container");
+	if (rc == -ENOMEM)
+		return error_set(err, rc, "no memory for an io_uring: is the limit of locked memory very low?");
 	if (rc == -ENOSYS)
 		return error_set(err, rc, "this kernel has no io_uring");
 	if (rc < 0)

@@ -193,11 +193,6 @@ uint64_t histogram_quantile(const struct histogram *histogram, double q)
  * Export
  */
 
-static void head_write(FILE *out, const char *name, const char *help, const char *type)
-{
-	fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help ? help : name, name, type);
-}
-
 static void sample_write(FILE *out, const char *name, const char *labels)
 {
 	if (labels && *labels)
@@ -206,8 +201,9 @@ static void sample_write(FILE *out, const char *name, const char *labels)
 		fprintf(out, "%s ", name);
 }
 
-static void histogram_write(FILE *out, const struct histogram *h)
+static void histogram_write(FILE *out, const void *metric)
 {
+	const struct histogram *h = metric;
 	const char *labels = h->labels ? h->labels : "", *comma = *labels ? "," : "";
 	uint64_t below = 0, sum = 0;
 	unsigned b = 0;
@@ -229,62 +225,73 @@ static void histogram_write(FILE *out, const struct histogram *h)
 	fprintf(out, "%s_count%s%s%s %llu\n", h->name, open, labels, close, (unsigned long long)below);
 }
 
-/* For each family that does not come again from an earlier member: its head, then all members in the list. */
-#define families_foreach(type, first, member, l)                                                                       \
-	list_foreach (first##_node, l)                                                                                 \
-		for (type *first = container_of(first##_node, type, node); first; first = NULL)                        \
-			if (family_is_first_##member(l, first))
+/* What the three kinds have in common: they start with the same fields. */
+struct metric_head {
+	const char *name, *labels, *help;
+};
 
-#define FAMILY_IS_FIRST(type)                                                                                          \
-	static bool family_is_first_##type(const struct list *l, const struct type *metric)                            \
-	{                                                                                                              \
-		list_foreach (n, l) {                                                                                  \
-			const struct type *m = container_of(n, struct type, node);                                     \
-			if (m == metric)                                                                               \
-				return true;                                                                           \
-			if (strcmp(m->name, metric->name) == 0)                                                        \
-				return false;                                                                          \
-		}                                                                                                      \
-		return true;                                                                                           \
+struct metric_kind {
+	struct list *list;
+	size_t node; /* offset in the struct */
+	const char *type;
+	void (*write)(FILE *out, const void *metric);
+};
+
+#define HEAD_ASSERT(type)                                                                                              \
+	_Static_assert(offsetof(type, name) == offsetof(struct metric_head, name) &&                                   \
+			       offsetof(type, labels) == offsetof(struct metric_head, labels) &&                       \
+			       offsetof(type, help) == offsetof(struct metric_head, help),                             \
+		"a metric starts as metric_head")
+HEAD_ASSERT(struct counter);
+HEAD_ASSERT(struct gauge);
+HEAD_ASSERT(struct histogram);
+
+static void counter_write(FILE *out, const void *metric)
+{
+	const struct counter *c = metric;
+	sample_write(out, c->name, c->labels);
+	fprintf(out, "%llu\n", (unsigned long long)counter_read(c));
+}
+
+static void gauge_write(FILE *out, const void *metric)
+{
+	const struct gauge *g = metric;
+	sample_write(out, g->name, g->labels);
+	fprintf(out, "%.15g\n", g->read(g->arg));
+}
+
+static const struct metric_head *node_metric(const struct metric_kind *kind, const struct list_node *node)
+{
+	return (const struct metric_head *)(const void *)((const char *)node - kind->node);
+}
+
+/* The members of a family stand together, where the first of them is in the list. */
+static void kind_write(FILE *out, const struct metric_kind *kind)
+{
+	list_foreach (n, kind->list) {
+		const struct metric_head *m = node_metric(kind, n);
+		const struct list_node *first = kind->list->head.next;
+		while (strcmp(node_metric(kind, first)->name, m->name) != 0)
+			first = first->next;
+		if (first != n)
+			continue;
+		fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help ? m->help : m->name, m->name, kind->type);
+		for (const struct list_node *k = n; k != &kind->list->head; k = k->next)
+			if (strcmp(node_metric(kind, k)->name, m->name) == 0)
+				kind->write(out, node_metric(kind, k));
 	}
-FAMILY_IS_FIRST(counter)
-FAMILY_IS_FIRST(gauge)
-FAMILY_IS_FIRST(histogram)
+}
 
 void metrics_write(FILE *out)
 {
+	static const struct metric_kind kinds[] = {
+		{&metrics.counters, offsetof(struct counter, node), "counter", counter_write},
+		{&metrics.gauges, offsetof(struct gauge, node), "gauge", gauge_write},
+		{&metrics.histograms, offsetof(struct histogram, node), "histogram", histogram_write},
+	};
 	pthread_mutex_lock(&metrics.lock);
-	families_foreach(struct counter, first, counter, &metrics.counters)
-	{
-		head_write(out, first->name, first->help, "counter");
-		list_foreach (n, &metrics.counters) {
-			const struct counter *c = container_of(n, struct counter, node);
-			if (strcmp(c->name, first->name))
-				continue;
-			sample_write(out, c->name, c->labels);
-			fprintf(out, "%llu\n", (unsigned long long)counter_read(c));
-		}
-	}
-	families_foreach(struct gauge, first, gauge, &metrics.gauges)
-	{
-		head_write(out, first->name, first->help, "gauge");
-		list_foreach (n, &metrics.gauges) {
-			const struct gauge *g = container_of(n, struct gauge, node);
-			if (strcmp(g->name, first->name))
-				continue;
-			sample_write(out, g->name, g->labels);
-			fprintf(out, "%.15g\n", g->read(g->arg));
-		}
-	}
-	families_foreach(struct histogram, first, histogram, &metrics.histograms)
-	{
-		head_write(out, first->name, first->help, "histogram");
-		list_foreach (n, &metrics.histograms) {
-			const struct histogram *h = container_of(n, struct histogram, node);
-			if (strcmp(h->name, first->name) == 0)
-				histogram_write(out, h);
-		}
-	}
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		kind_write(out, &kinds[i]);
 	pthread_mutex_unlock(&metrics.lock);
 }
 

@@ -89,6 +89,7 @@ static void reactor_ring_bell(struct reactor *r)
 
 void reactor_mail(struct reactor *r, struct mail *mail)
 {
+	assert(r);
 	mail->next = NULL;
 	if (r == reactor_current) {
 		*r->local_last = mail;

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/core.h"
 #include "core/core_internal.h"
@@ -338,6 +340,41 @@ static void test_model(void **state)
 	}
 }
 
+/* ---- a user who may lock no memory: everything works, without registered buffers */
+
+static void unregistered_main(void *arg)
+{
+	struct buf *b = buf_alloc(BUF_MAX), *z = buf_zero();
+	*(int *)arg = b->fixed_index == -1 && z->fixed_index == -1 ? 0 : 3;
+	buf_put(b);
+	buf_put(z);
+}
+
+static void test_unregistered(void **state)
+{
+	(void)state;
+	if (getuid() != 0) {
+		print_message("skipped: needs root to give up its rights\n");
+		skip();
+	}
+	pid_t pid = fork();
+	if (pid == 0) {
+		int result = 4;
+		struct rlimit limit = {512 << 10, 512 << 10}; /* two small rings, no arena */
+		struct core_config config = {.reactors = 2, .arena_bytes = ARENA};
+		close(STDERR_FILENO);
+		if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0 || setresuid(65534, 65534, 65534) < 0)
+			_exit(5);
+		if (core_main(&config, unregistered_main, &result, NULL) < 0)
+			_exit(6);
+		_exit(result);
+	}
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- slices against plain bytes */
 
 static void slices_main(void *arg)
@@ -415,6 +452,7 @@ int main(void)
 		cmocka_unit_test(test_fair),
 		cmocka_unit_test(test_whole),
 		cmocka_unit_test(test_model),
+		cmocka_unit_test(test_unregistered),
 		cmocka_unit_test(test_slices),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
