@@ -99,7 +99,8 @@ static int readlink_pass(struct tx *tx, void *arg)
 		if (r == -EAGAIN)
 			return r;
 		if (r < 0 || len == 0 || len > c->len - off) {
-			log_error("fs", "target of a symbolic link is not whole ino=%llu", (unsigned long long)c->id.ino);
+			log_error(
+				"fs", "target of a symbolic link is not whole ino=%llu", (unsigned long long)c->id.ino);
 			return -EIO;
 		}
 		memcpy(c->target + off, val, len);

@@ -17,7 +17,7 @@
 
 #define CHECK_WALKS 4u
 #define CHECK_PROBLEMS 10000u /* kept of one walk */
-#define CHECK_BUFS 2u         /* of BUF_MAX: the blocks of one extent */
+#define CHECK_BUFS 2u	      /* of BUF_MAX: the blocks of one extent */
 
 struct check_inode {
 	struct htable_node node;
@@ -49,7 +49,7 @@ struct check {
 	struct fs_check_result *result;
 	struct problems set[2], *now; /* of the last walk and the one before */
 	struct htable inodes;
-	uint32_t *live;  /* of each stripe */
+	uint32_t *live;	 /* of each stripe */
 	uint8_t *bitmap; /* of all blocks */
 	uint64_t blocks;
 	bool nodes; /* compare what nodes use too */
@@ -70,8 +70,7 @@ struct check {
 
 static struct problem *problem_find(const struct problems *p, const char *text, uint64_t hash)
 {
-	htable_foreach_hash(node, &p->table, hash)
-	{
+	htable_foreach_hash (node, &p->table, hash) {
 		struct problem *problem = container_of(node, struct problem, node);
 
 		if (strcmp(problem->text, text) == 0)
@@ -144,8 +143,7 @@ static struct check_inode *check_inode(struct check *c, uint64_t ino)
 	uint64_t hash = hash_u64(ino);
 	struct check_inode *ci;
 
-	htable_foreach_hash(node, &c->inodes, hash)
-	{
+	htable_foreach_hash (node, &c->inodes, hash) {
 		ci = container_of(node, struct check_inode, node);
 		if (ci->ino == ino)
 			return ci;
@@ -191,8 +189,8 @@ static void check_leave(struct check *c)
 	if (attr->type == FS_DIR) {
 		c->result->directories++;
 		if (c->names != attr->size || c->entries != attr->size)
-			problem_add(c, "directory %llu: says %llu entries, has %llu names and %llu entries", ULL(ci->ino),
-				ULL(attr->size), ULL(c->names), ULL(c->entries));
+			problem_add(c, "directory %llu: says %llu entries, has %llu names and %llu entries",
+				ULL(ci->ino), ULL(attr->size), ULL(c->names), ULL(c->entries));
 	} else if (attr->type == FS_LNK && c->symlink_bytes != attr->size) {
 		problem_add(c, "symbolic link %llu: says %llu bytes, has %llu", ULL(ci->ino), ULL(attr->size),
 			ULL(c->symlink_bytes));
@@ -203,8 +201,8 @@ static void check_leave(struct check *c)
 		problem_add(c, "inode %llu: has data but is no file", ULL(ci->ino));
 	if (attr->type == FS_REG) {
 		if (c->data_blocks != attr->blocks)
-			problem_add(c, "inode %llu: says %llu blocks of data, has %llu", ULL(ci->ino), ULL(attr->blocks),
-				ULL(c->data_blocks));
+			problem_add(c, "inode %llu: says %llu blocks of data, has %llu", ULL(ci->ino),
+				ULL(attr->blocks), ULL(c->data_blocks));
 		if (c->extent_end > (attr->size + BLOCK_BYTES - 1) / BLOCK_BYTES)
 			problem_add(c, "inode %llu: size is %llu, but data goes up to block %llu", ULL(ci->ino),
 				ULL(attr->size), ULL(c->extent_end));
@@ -258,8 +256,8 @@ static void check_name(struct check *c, const struct fs_key *key, size_t len)
 	} else if (r < 0) {
 		c->error = r;
 	} else if (entry_decode(c->value2, (size_t)r, &other, &other_name, &other_len) == 0 &&
-		(other_len != name_len || memcmp(other_name, name, name_len) != 0 || other.ino != ent.ino ||
-			other.gen != ent.gen || other.type != ent.type)) {
+		   (other_len != name_len || memcmp(other_name, name, name_len) != 0 || other.ino != ent.ino ||
+			   other.gen != ent.gen || other.type != ent.type)) {
 		problem_add(c, "directory %llu: name and entry of sequence %llu differ", ULL(key->ino), ULL(ent.seq));
 	}
 }
@@ -285,8 +283,8 @@ static void check_entry_name(struct check *c, uint64_t dir, const struct dirent 
 		if (name_decode(c->value2, (size_t)r, &other, &other_name, &other_len) == 0 && other_len == len &&
 			memcmp(other_name, name, len) == 0) {
 			if (other.seq != ent->seq)
-				problem_add(c, "directory %llu: entry of sequence %llu is named at sequence %llu", ULL(dir),
-					ULL(ent->seq), ULL(other.seq));
+				problem_add(c, "directory %llu: entry of sequence %llu is named at sequence %llu",
+					ULL(dir), ULL(ent->seq), ULL(other.seq));
 			return;
 		}
 		key.off++;
@@ -309,8 +307,8 @@ static void check_entry(struct check *c, const struct fs_key *key, size_t len)
 	}
 	ent.seq = key->off;
 	if (ent.seq < NAME_SEQ_FIRST || ent.seq >= c->attr.next_seq)
-		problem_add(c, "directory %llu: entry has sequence %llu, the next one is %llu", ULL(key->ino), ULL(ent.seq),
-			ULL(c->attr.next_seq));
+		problem_add(c, "directory %llu: entry has sequence %llu, the next one is %llu", ULL(key->ino),
+			ULL(ent.seq), ULL(c->attr.next_seq));
 	ci = check_inode(c, ent.ino);
 	if (!ci)
 		return;
@@ -344,8 +342,8 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 	r = blocks_read_verified(c->fs, ino, e->first, e->block, e->count, c->sums, to, n);
 	read_leave(files, phase);
 	if (r < 0)
-		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu cannot be read: %s", ULL(ino), ULL(e->first),
-			ULL(e->first + e->count - 1), strerror(-r));
+		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu cannot be read: %s", ULL(ino),
+			ULL(e->first), ULL(e->first + e->count - 1), strerror(-r));
 	else if (files->checksum_errors != wrong)
 		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu was wrong on a drive, repaired", ULL(ino),
 			ULL(e->first), ULL(e->first + e->count - 1));
@@ -419,7 +417,8 @@ static int check_walk(struct check *c)
 		if (r == -ENOENT)
 			break;
 		if (r < 0) {
-			problem_add_lost(c, "the tree cannot be read from inode %llu on: %s", ULL(key.ino), strerror(-r));
+			problem_add_lost(
+				c, "the tree cannot be read from inode %llu on: %s", ULL(key.ino), strerror(-r));
 			return r;
 		}
 		if (key.ino == 0) {
@@ -494,7 +493,8 @@ static void check_links(struct check *c)
 				ULL(ci->parent), ULL(ci->named_in));
 	}
 	if (inodes != files_inode_count(c->fs))
-		problem_add(c, "%llu inodes are there, the counter says %llu", ULL(inodes), ULL(files_inode_count(c->fs)));
+		problem_add(
+			c, "%llu inodes are there, the counter says %llu", ULL(inodes), ULL(files_inode_count(c->fs)));
 }
 
 /* Every directory must lead up to the root. */
@@ -601,8 +601,7 @@ static int check_once(struct check *c)
 /* Reports what counts of the last walk; CALM: nothing changed while it went on. */
 static void check_report(struct check *c, const struct problems *now, const struct problems *before, bool calm)
 {
-	list_foreach(node, (struct list *)&now->list)
-	{
+	list_foreach (node, (struct list *)&now->list) {
 		const struct problem *problem = container_of(node, struct problem, link);
 
 		if (!calm && !problem->lost && !problem_find(before, problem->text, problem->node.hash))

@@ -138,8 +138,7 @@ struct block_record *record_find(const struct fs_files *files, const struct inod
 
 	if (!inode->data || inode->data->records == 0)
 		return NULL;
-	htable_foreach_hash(node, &files->records, hash)
-	{
+	htable_foreach_hash (node, &files->records, hash) {
 		struct block_record *rec = container_of(node, struct block_record, node);
 
 		if (rec->inode == inode && rec->block == block)
@@ -228,8 +227,7 @@ bool record_complete(const struct block_record *rec)
 
 void data_discard(struct fs *fs, struct inode *inode, uint64_t from)
 {
-	list_foreach(node, &inode->data->dirty)
-	{
+	list_foreach (node, &inode->data->dirty) {
 		struct block_record *rec = container_of(node, struct block_record, link);
 
 		if (rec->block >= from)

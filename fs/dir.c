@@ -449,7 +449,8 @@ static int make_existing(struct tx *tx, struct make_call *c, struct inode *dir, 
 	wcc_after(c->dir_wcc, &dir->attr, dir->ino);
 	/* the file's own transaction may still be on its way to the log: this one, put behind it, waits for both */
 	change_inode(&c->change, inode);
-	return change_finish(&c->change, tx, c->op->reply && !(c->set && (c->set->set & FS_SET_SIZE)) ? c->op : NULL, c->id);
+	return change_finish(
+		&c->change, tx, c->op->reply && !(c->set && (c->set->set & FS_SET_SIZE)) ? c->op : NULL, c->id);
 }
 
 static int make_symlink(struct tx *tx, uint64_t ino, const char *target, size_t len)
@@ -678,13 +679,8 @@ static int link_pass(struct tx *tx, void *arg)
 int fs_link(struct fs *fs, const struct fs_op *op, struct fs_id id, struct fs_id dir, const char *name, size_t name_len,
 	struct fs_attr *attr, struct fs_wcc *dir_wcc)
 {
-	struct link_call c = {.op = op,
-		.id = id,
-		.dir = dir,
-		.name = name,
-		.name_len = name_len,
-		.attr = attr,
-		.dir_wcc = dir_wcc};
+	struct link_call c = {
+		.op = op, .id = id, .dir = dir, .name = name, .name_len = name_len, .attr = attr, .dir_wcc = dir_wcc};
 	int r = name_check(name, name_len);
 
 	if (r < 0)

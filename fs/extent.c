@@ -16,7 +16,8 @@
  */
 #include "fs/inode_internal.h"
 
-int extent_decode(const struct volume_geometry *g, const struct fs_key *key, const void *val, size_t len, struct extent *e)
+int extent_decode(
+	const struct volume_geometry *g, const struct fs_key *key, const void *val, size_t len, struct extent *e)
 {
 	uint64_t total = volume_stripe_blocks(g) * g->stripes;
 	struct extent_disk d;
@@ -83,7 +84,8 @@ int extent_put(struct tx *tx, uint64_t ino, const struct extent *e, uint32_t fro
 	return tx_put(tx, &key, &d, sizeof(d.head) + (size_t)count * 4);
 }
 
-int extents_truncate(struct tx *tx, uint64_t ino, uint64_t from, unsigned limit, uint64_t *blocks, bool *done, uint64_t *left)
+int extents_truncate(
+	struct tx *tx, uint64_t ino, uint64_t from, unsigned limit, uint64_t *blocks, bool *done, uint64_t *left)
 {
 	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = UINT64_MAX};
 
@@ -161,8 +163,8 @@ void files_read_barrier(struct fs *fs)
 
 #define REREAD_ATTEMPTS 64u /* bounds the loop; the array says -ENOENT long before */
 
-static int block_recover(struct fs *fs, uint64_t ino, uint64_t file_block, uint64_t phys, uint32_t sum,
-	const struct slice *to)
+static int block_recover(
+	struct fs *fs, uint64_t ino, uint64_t file_block, uint64_t phys, uint32_t sum, const struct slice *to)
 {
 	struct fs_files *files = fs->files;
 	int r;

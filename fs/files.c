@@ -157,8 +157,7 @@ static void files_drop_dirty(struct fs *fs)
 {
 	struct fs_files *files = fs->files;
 
-	list_foreach(node, &files->dirty)
-	{
+	list_foreach (node, &files->dirty) {
 		struct inode *inode = container_of(node, struct inode, dirty);
 
 		inode->attr_dirty = false;
@@ -207,7 +206,8 @@ int files_mount(struct fs *fs, struct error *err)
 		orphans_unmount(fs);
 		flush_unmount(fs);
 		files_free(fs);
-		return error_set(err, r, "the file system's counters, replies or orphans cannot be read: %s", strerror(-r));
+		return error_set(
+			err, r, "the file system's counters, replies or orphans cannot be read: %s", strerror(-r));
 	}
 	return 0;
 }

@@ -16,7 +16,8 @@ struct fs_files;
 int files_format(struct tx *tx, const struct fs_create_options *options);
 /* After the replay, with a tree that answers and (unless read-only) transactions that run. Fills fs->files. */
 int files_mount(struct fs *fs, struct error *err);
-/* Before the last checkpoint, no call is left: flushes (unless read-only), ends all background work, frees fs->files. */
+/* Before the last checkpoint, no call is left: flushes (unless read-only), ends all background work, frees fs->files.
+ */
 int files_unmount(struct fs *fs);
 /* All data and attributes that were dirty when it was called are in durable transactions when it returns. Waits. */
 int files_flush_all(struct fs *fs);
@@ -38,10 +39,10 @@ uint64_t files_inode_count(const struct fs *fs);
  *               struct fs_mount_options options; bool read_only; ... }
  *   uint64_t fs_change_next(struct fs *fs);           next value of the change attribute. No wait
  *   void fs_verifier_change(struct fs *fs);           unstable data was lost (a flush failed)
- *   int fs_view(struct fs *fs, tx_pass *pass, void *arg);   a pass that only reads; also on read-only mounts, no log space
- *   for fs_check:
- *   int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned level), void *arg);
- *   int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);   recorded live count of a stripe
+ *   int fs_view(struct fs *fs, tx_pass *pass, void *arg);   a pass that only reads; also on read-only mounts, no log
+ * space for fs_check: int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned
+ * level), void *arg); int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);   recorded
+ * live count of a stripe
  *
  * Rules relied on: within one pass a later put or delete of a key wins over an earlier one; calls of
  * tx_blocks_add/drop for blocks of the same stripe add up; fs_transact() of a read-only mount is -EROFS.

@@ -23,8 +23,8 @@
 
 struct group_inode {
 	struct inode *inode;
-	unsigned first, count; /* records */
-	uint64_t size;         /* when they were taken */
+	unsigned first, count;	    /* records */
+	uint64_t size;		    /* when they were taken */
 	uint64_t disk_size, blocks; /* as the transaction leaves them */
 	bool changed;
 };
@@ -63,8 +63,7 @@ static bool waiter_done(struct fs_files *files, struct inode *inode, struct flus
 		return true;
 	if (w->to - w->from >= inode->data->records) {
 		/* a long range: rather all records */
-		list_foreach(node, &inode->data->dirty)
-		{
+		list_foreach (node, &inode->data->dirty) {
 			struct block_record *rec = container_of(node, struct block_record, link);
 
 			if (rec->block >= w->from && rec->block <= w->to && rec->seq <= w->seq)
@@ -104,8 +103,7 @@ void flush_check_waiters(struct fs_files *files, struct inode *inode)
 {
 	if (!inode->data)
 		return;
-	list_foreach(node, &inode->data->waiters)
-	{
+	list_foreach (node, &inode->data->waiters) {
 		struct flush_waiter *w = container_of(node, struct flush_waiter, link);
 
 		if (waiter_done(files, inode, w))
@@ -129,8 +127,7 @@ int flush_wait(struct fs *fs, struct inode *inode, uint64_t from, uint64_t to, u
 /* The block of REC will not become durable. */
 static void record_fail(struct fs *fs, struct block_record *rec, int error)
 {
-	list_foreach(node, &rec->inode->data->waiters)
-	{
+	list_foreach (node, &rec->inode->data->waiters) {
 		struct flush_waiter *w = container_of(node, struct flush_waiter, link);
 
 		if (rec->block >= w->from && rec->block <= w->to && rec->seq <= w->seq && w->error == 0)
@@ -198,7 +195,8 @@ static int fill_job(struct flush_group *group, unsigned job)
 	if (r < 0) {
 		struct block_record *rec = record_find(fs->files, inode, block);
 
-		log_error("fs", "a written part of a block is lost, for the rest of it cannot be read ino=%llu block=%llu",
+		log_error("fs",
+			"a written part of a block is lost, for the rest of it cannot be read ino=%llu block=%llu",
 			(unsigned long long)inode->ino, (unsigned long long)block);
 		if (rec && rec->state == RECORD_DIRTY) {
 			record_fail(fs, rec, r);
@@ -217,14 +215,12 @@ static void group_fill(struct flush_group *group)
 	struct fs_files *files = group->fs->files;
 	unsigned n = 0, seen = 0;
 
-	list_foreach(node, &files->flush_queue)
-	{
+	list_foreach (node, &files->flush_queue) {
 		struct inode_data *data = container_of(node, struct inode_data, queue_link);
 
 		if (data->exclusive)
 			continue;
-		list_foreach(rec_node, &data->dirty)
-		{
+		list_foreach (rec_node, &data->dirty) {
 			struct block_record *rec = container_of(rec_node, struct block_record, link);
 
 			if (n == GROUP_RECORDS || ++seen > 2 * GROUP_RECORDS)
@@ -280,8 +276,7 @@ static enum take_result group_take_inode(struct flush_group *group, struct inode
 	unsigned first = group->n;
 	bool sorted = true;
 
-	list_foreach(node, &data->dirty)
-	{
+	list_foreach (node, &data->dirty) {
 		struct block_record *rec = container_of(node, struct block_record, link);
 
 		if (rec->older)
@@ -383,7 +378,8 @@ static int group_place(struct flush_group *group, enum space_class class, struct
 		count -= pad;
 		for (uint32_t i = 0; i < count; i++) {
 			rec[i]->phys = run->run.stripe * volume_stripe_blocks(g) +
-				(uint64_t)(i / run->run.rows) * g->strip_blocks + run->run.row + i % run->run.rows;
+				       (uint64_t)(i / run->run.rows) * g->strip_blocks + run->run.row +
+				       i % run->run.rows;
 			group_slice(group, rec[i]->buf, rec[i]->off, BLOCK_BYTES);
 		}
 		for (; pad > 0; pad--) {
@@ -489,8 +485,8 @@ int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, st
  */
 
 /* Takes what the records FIRST..END of one inode replace out of its extents. */
-static int group_replace(struct tx *tx, const struct flush_group *group, uint64_t ino, unsigned first, unsigned end,
-	uint64_t *dropped)
+static int group_replace(
+	struct tx *tx, const struct flush_group *group, uint64_t ino, unsigned first, unsigned end, uint64_t *dropped)
 {
 	unsigned i = first;
 	int r;
@@ -752,8 +748,7 @@ void flush_want(struct fs *fs, struct inode *inode)
 
 void flush_dirty_all(struct fs *fs)
 {
-	list_foreach(node, &fs->files->dirty)
-	{
+	list_foreach (node, &fs->files->dirty) {
 		struct inode *inode = container_of(node, struct inode, dirty);
 
 		flush_want(fs, inode);
@@ -792,8 +787,7 @@ static int flush_attrs_all(struct fs *fs, uint64_t *seq)
 		return -ENOMEM;
 	do {
 		c->n = 0;
-		list_foreach(node, &files->dirty)
-		{
+		list_foreach (node, &files->dirty) {
 			struct inode *inode = container_of(node, struct inode, dirty);
 
 			if (!inode->attr_dirty || (inode->data && inode->data->records > 0))
@@ -830,8 +824,7 @@ int files_flush_all(struct fs *fs)
 		bool older = files->groups_busy > 0;
 
 		flush_dirty_all(fs);
-		list_foreach(node, &files->dirty)
-		{
+		list_foreach (node, &files->dirty) {
 			struct inode *inode = container_of(node, struct inode, dirty);
 			struct list_node *first = inode->data ? list_first(&inode->data->dirty) : NULL;
 

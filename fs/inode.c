@@ -85,7 +85,8 @@ int inode_decode(const void *val, size_t len, struct inode_attr *attr)
 	if (attr->gen == 0 || attr->type < FS_REG || attr->type > FS_SOCK || attr->mode > 07777 ||
 		attr->nlink > FS_LINK_MAX || (attr->flags & ~INODE_FLAG_VERIFIER) || attr->size > FS_SIZE_MAX)
 		return -EIO;
-	if (attr->type == FS_DIR && (attr->aux == 0 || attr->next_seq < NAME_SEQ_FIRST || attr->next_seq > NAME_SEQ_MAX))
+	if (attr->type == FS_DIR &&
+		(attr->aux == 0 || attr->next_seq < NAME_SEQ_FIRST || attr->next_seq > NAME_SEQ_MAX))
 		return -EIO;
 	if (attr->type == FS_LNK && attr->size > FS_SYMLINK_MAX)
 		return -EIO;
@@ -175,8 +176,7 @@ struct inode *inode_cached(struct fs_files *files, uint64_t ino)
 {
 	uint64_t hash = hash_u64(ino);
 
-	htable_foreach_hash(node, &files->inodes, hash)
-	{
+	htable_foreach_hash (node, &files->inodes, hash) {
 		struct inode *inode = container_of(node, struct inode, node);
 
 		if (inode->ino == ino)

@@ -12,7 +12,7 @@
 #define INODE_FLAG_VERIFIER 1u /* aux is the verifier of an exclusive create */
 struct inode_disk {
 	le32 generation; /* never 0 */
-	uint8_t type;    /* enum fs_type */
+	uint8_t type;	 /* enum fs_type */
 	uint8_t reserved0;
 	le16 mode; /* the low 12 bits */
 	le32 nlink, uid, gid;
@@ -22,8 +22,8 @@ struct inode_disk {
 	le64 blocks; /* live data blocks */
 	le64 change;
 	le64 atime, mtime, ctime, btime; /* signed nanoseconds since 1970 */
-	le64 aux;      /* of a directory its parent, of a file the verifier (INODE_FLAG_VERIFIER) */
-	le64 next_seq; /* of a directory: sequence of the next entry, from 3 on */
+	le64 aux;			 /* of a directory its parent, of a file the verifier (INODE_FLAG_VERIFIER) */
+	le64 next_seq;			 /* of a directory: sequence of the next entry, from 3 on */
 	le64 reserved1;
 };
 _Static_assert(sizeof(struct inode_disk) == 112, "inode_disk");
@@ -60,12 +60,12 @@ struct extent_disk {
 	le64 block; /* of the volume */
 	le32 count; /* 1 .. EXTENT_BLOCKS_MAX */
 	le32 flags; /* 0 */
-	/* count le32: checksum32() of each block */
+		    /* count le32: checksum32() of each block */
 };
 _Static_assert(sizeof(struct extent_disk) == 16, "extent_disk");
 
 /* KEY_ORPHAN, off: inode number, whose link count is 0 */
-#define ORPHAN_HELD 0u   /* was in use when its last name went: whole */
+#define ORPHAN_HELD 0u	 /* was in use when its last name went: whole */
 #define ORPHAN_DELETE 1u /* its deletion may have begun */
 struct orphan_disk {
 	uint8_t state;

@@ -33,16 +33,16 @@ struct inode_attr {
 struct inode_data;
 struct inode {
 	struct htable_node node;
-	struct list_node lru;   /* in files->lru while nothing holds it in memory */
+	struct list_node lru;	/* in files->lru while nothing holds it in memory */
 	struct list_node dirty; /* in files->dirty while something waits to be flushed */
 	uint64_t ino;
 	struct inode_attr attr;
 	struct inode_data *data; /* dirty blocks; NULL when there are none */
-	uint32_t refs;           /* fibers that keep it over a wait */
-	uint32_t holds;          /* fs_hold() */
-	bool attr_dirty;         /* attr differs from what the tree has (not counting size) */
-	bool gone;               /* no longer in the table: freed with its last ref */
-	bool reclaim;            /* an orphan of the last run that may still be held again */
+	uint32_t refs;		 /* fibers that keep it over a wait */
+	uint32_t holds;		 /* fs_hold() */
+	bool attr_dirty;	 /* attr differs from what the tree has (not counting size) */
+	bool gone;		 /* no longer in the table: freed with its last ref */
+	bool reclaim;		 /* an orphan of the last run that may still be held again */
 };
 _Static_assert(sizeof(struct inode) <= 256, "an inode's memory");
 
@@ -100,7 +100,7 @@ void change_begin(struct change *change, struct tx *tx);
 struct inode_attr *change_inode(struct change *change, struct inode *inode);
 /* A new inode: the copy is zeroed but for gen, times, change and nlink. *INO is its number. */
 struct inode_attr *change_create(struct change *change, enum fs_type type, uint64_t *ino);
-void change_remove(struct change *change, struct inode *inode); /* its record goes, the cache drops it */
+void change_remove(struct change *change, struct inode *inode);		      /* its record goes, the cache drops it */
 void change_touch(struct change *change, struct inode_attr *attr, bool data); /* ctime, change; with DATA also mtime */
 /* Queues everything, the reply of OP too when it has one. Last call of a pass. */
 int change_finish(struct change *change, struct tx *tx, const struct fs_op *op, struct fs_id reply_id);
@@ -134,7 +134,8 @@ int dir_get(struct tx *tx, struct fs_id id, const struct fs_op *op, uint32_t wan
 /* May OP take CHILD out of DIR (sticky bit)? */
 int dir_sticky(const struct inode_attr *dir, const struct inode_attr *child, const struct fs_cred *cred);
 
-/* remove.c: one link of INODE (not a directory) goes, in CHANGE: the file too when it was the last one and nothing needs it. */
+/* remove.c: one link of INODE (not a directory) goes, in CHANGE: the file too when it was the last one and nothing
+ * needs it. */
 int unlink_inode(struct tx *tx, struct change *change, struct inode *inode);
 void orphan_queue(struct fs *fs, uint64_t ino); /* to be deleted in the background. No wait */
 int orphans_mount(struct fs *fs);
@@ -158,19 +159,19 @@ struct block_record {
 	uint8_t state;
 	uint32_t sum;
 	struct block_record *older; /* being flushed */
-	uint64_t seq;  /* of the first write that it holds */
-	uint64_t phys; /* where it was flushed to */
+	uint64_t seq;		    /* of the first write that it holds */
+	uint64_t phys;		    /* where it was flushed to */
 };
 
 struct inode_data {
 	struct inode *inode;
-	struct list dirty;  /* records, in order of their first write */
-	unsigned records;   /* all */
-	unsigned users;     /* writers that place blocks, flush groups: exclusive waits for them */
-	bool exclusive;     /* truncation: new users wait */
-	unsigned sleepers;  /* fibers in idle */
+	struct list dirty; /* records, in order of their first write */
+	unsigned records;  /* all */
+	unsigned users;	   /* writers that place blocks, flush groups: exclusive waits for them */
+	bool exclusive;	   /* truncation: new users wait */
+	unsigned sleepers; /* fibers in idle */
 	struct wait_queue idle;
-	struct list waiters; /* struct flush_waiter */
+	struct list waiters;	     /* struct flush_waiter */
 	struct list_node queue_link; /* in files->flush_queue */
 };
 
@@ -184,8 +185,8 @@ struct flush_waiter {
 };
 
 struct inode_data *data_get(struct fs_files *files, struct inode *inode); /* makes it. NULL: no memory. No wait */
-void data_release(struct fs_files *files, struct inode *inode);           /* frees it when it holds nothing. No wait */
-int data_use(struct fs_files *files, struct inode *inode);                /* as a user. Waits */
+void data_release(struct fs_files *files, struct inode *inode);		  /* frees it when it holds nothing. No wait */
+int data_use(struct fs_files *files, struct inode *inode);		  /* as a user. Waits */
 void data_unuse(struct fs_files *files, struct inode *inode);
 int data_exclude(struct fs_files *files, struct inode *inode); /* alone. Waits */
 void data_unexclude(struct fs *fs, struct inode *inode);
@@ -218,13 +219,16 @@ static inline uint32_t extent_sum(const struct extent *e, uint32_t i)
 	memcpy(v.b, e->sums + (size_t)i * 4, 4);
 	return le32_get(v);
 }
-int extent_decode(const struct volume_geometry *g, const struct fs_key *key, const void *val, size_t len, struct extent *e);
+int extent_decode(
+	const struct volume_geometry *g, const struct fs_key *key, const void *val, size_t len, struct extent *e);
 /* The extent that has BLOCK, or else the first one after it. -ENOENT when there is none. */
 int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e);
-int extent_last(struct tx *tx, uint64_t ino, struct extent *e); /* the last one */
+int extent_last(struct tx *tx, uint64_t ino, struct extent *e);					    /* the last one */
 int extent_put(struct tx *tx, uint64_t ino, const struct extent *e, uint32_t from, uint32_t count); /* a part of E */
-/* Blocks from FROM on go, at most LIMIT extents from the end; *DONE when none is left. *LEFT: the end of what is left. */
-int extents_truncate(struct tx *tx, uint64_t ino, uint64_t from, unsigned limit, uint64_t *blocks, bool *done, uint64_t *left);
+/* Blocks from FROM on go, at most LIMIT extents from the end; *DONE when none is left. *LEFT: the end of what is left.
+ */
+int extents_truncate(
+	struct tx *tx, uint64_t ino, uint64_t from, unsigned limit, uint64_t *blocks, bool *done, uint64_t *left);
 
 /* Reads verified blocks: SUMS has one le32 a block. Repairs. Waits; the caller is inside a read section. */
 int blocks_read_verified(struct fs *fs, uint64_t ino, uint64_t file_block, uint64_t phys, uint32_t count,
@@ -241,7 +245,8 @@ void flush_check_waiters(struct fs_files *files, struct inode *inode);
 int flush_mount(struct fs *fs);
 void flush_unmount(struct fs *fs);
 void flush_timer_arm(struct fs *fs);
-/* Writes one block durably into a row of its own. The caller names it in a transaction, then calls space_rows_done(). */
+/* Writes one block durably into a row of its own. The caller names it in a transaction, then calls space_rows_done().
+ */
 int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, struct row_run *run);
 
 /* truncate.c: SET_SIZE, with all the other attributes of SET. */

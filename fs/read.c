@@ -16,7 +16,7 @@
 #include "fs/inode_internal.h"
 
 #define READ_BLOCKS_MAX 257u /* 1 MiB at any offset */
-#define READ_FIBERS 8u       /* that read runs of one request side by side */
+#define READ_FIBERS 8u	     /* that read runs of one request side by side */
 #define ATIME_MAX_AGE ((int64_t)(24 * 3600 * NSEC_PER_SEC))
 
 enum piece_kind { PIECE_HOLE, PIECE_MEMORY, PIECE_DRIVE };
@@ -52,7 +52,7 @@ struct read_call {
 		uint64_t phys, block;
 		uint32_t count;
 		unsigned slice, slices; /* of out: that hold its stretch of the file */
-		uint64_t skip;          /* bytes of the stretch before the run */
+		uint64_t skip;		/* bytes of the stretch before the run */
 	} run[READ_BLOCKS_MAX];
 	unsigned runs, next_run;
 	struct wait_group group;
@@ -220,8 +220,8 @@ static int read_one_run(struct read_call *c, const struct read_run *run)
 
 	if (n < 0)
 		return n;
-	return blocks_read_verified(c->fs, c->id.ino, run->block, run->phys, run->count, c->sum + (run->block - c->first),
-		to, (unsigned)n);
+	return blocks_read_verified(
+		c->fs, c->id.ino, run->block, run->phys, run->count, c->sum + (run->block - c->first), to, (unsigned)n);
 }
 
 static int read_runs_loop(struct read_call *c)

@@ -35,8 +35,8 @@ static int readdir_add(struct tx *tx, struct readdir_call *c, const struct diren
 	if (c->with_attr) {
 		r = inode_load(tx, ent->ino, &inode);
 		if (r == -ENOENT) {
-			log_error("fs", "entry without an inode directory=%llu ino=%llu", (unsigned long long)c->dir.ino,
-				(unsigned long long)ent->ino);
+			log_error("fs", "entry without an inode directory=%llu ino=%llu",
+				(unsigned long long)c->dir.ino, (unsigned long long)ent->ino);
 			return -EIO;
 		}
 		if (r < 0)
@@ -137,8 +137,8 @@ static int readdir_pass(struct tx *tx, void *arg)
 	return 0;
 }
 
-int fs_readdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, uint64_t cookie, bool with_attr, fs_readdir_fn *fn,
-	void *arg, bool *eof, struct fs_attr *dir_attr)
+int fs_readdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, uint64_t cookie, bool with_attr,
+	fs_readdir_fn *fn, void *arg, bool *eof, struct fs_attr *dir_attr)
 {
 	struct readdir_call *c = malloc(sizeof(*c));
 	bool room = true;

@@ -341,8 +341,7 @@ static void orphan_reclaim_over(struct timer *timer)
 {
 	struct fs_files *files = container_of(timer, struct fs_files, reclaim_timer);
 
-	list_foreach(node, &files->reclaims)
-	{
+	list_foreach (node, &files->reclaims) {
 		struct orphan *orphan = container_of(node, struct orphan, link);
 		struct inode *inode = inode_cached(files, orphan->ino);
 

@@ -132,7 +132,8 @@ static int rename_pass(struct tx *tx, void *arg)
 	if (r < 0)
 		return r;
 	if (from_attr->size == 0 || (directory && from_attr->nlink <= 2)) {
-		log_error("fs", "directory counts fewer entries than it has ino=%llu", (unsigned long long)from_dir->ino);
+		log_error(
+			"fs", "directory counts fewer entries than it has ino=%llu", (unsigned long long)from_dir->ino);
 		return -EIO;
 	}
 	from_attr->size--;

@@ -77,7 +77,8 @@ static bool record_touches(const struct block_record *rec, uint32_t lo, uint32_t
 	return lo <= rec->hi && hi >= rec->lo;
 }
 
-/* Adds bytes LO..HI, which are at the same place in the block at OFF of BUF, to a dirty record whose bytes they touch. */
+/* Adds bytes LO..HI, which are at the same place in the block at OFF of BUF, to a dirty record whose bytes they touch.
+ */
 static void record_merge(struct block_record *rec, struct buf *buf, uint32_t off, uint32_t lo, uint32_t hi)
 {
 	uint32_t new_lo = lo < rec->lo ? lo : rec->lo, new_hi = hi > rec->hi ? hi : rec->hi;
@@ -98,8 +99,8 @@ static void record_merge(struct block_record *rec, struct buf *buf, uint32_t off
 	rec->hi = (uint16_t)new_hi;
 }
 
-static void write_place_block(struct fs *fs, struct write_call *c, uint64_t block, struct buf *buf, uint32_t off,
-	uint32_t lo, uint32_t hi)
+static void write_place_block(
+	struct fs *fs, struct write_call *c, uint64_t block, struct buf *buf, uint32_t off, uint32_t lo, uint32_t hi)
 {
 	struct block_record *rec = record_find(fs->files, c->inode, block);
 

@@ -250,8 +250,8 @@ static inline int t_rename(struct files_test *t, struct fs_id from, const char *
 {
 	return fs_rename(t->fs, &op_root, from, a, strlen(a), to, b, strlen(b), NULL, NULL);
 }
-static inline int t_write(struct files_test *t, struct fs_id id, uint64_t off, const void *data, uint32_t len,
-	enum fs_stable stable)
+static inline int t_write(
+	struct files_test *t, struct fs_id id, uint64_t off, const void *data, uint32_t len, enum fs_stable stable)
 {
 	struct slice v[64];
 	int n = fs_write_buffers(off, len, v, 64), r;

@@ -13,8 +13,22 @@
 #define MODEL_BYTES 70000u
 
 enum model_kind {
-	M_CREATE, M_MKDIR, M_SYMLINK, M_LINK, M_UNLINK, M_RMDIR, M_RENAME, M_WRITE, M_WRITE_UNSTABLE, M_WRITE_COMMIT,
-	M_READ, M_TRUNCATE, M_CHMOD, M_LOOKUP, M_COMMIT, M_KINDS
+	M_CREATE,
+	M_MKDIR,
+	M_SYMLINK,
+	M_LINK,
+	M_UNLINK,
+	M_RMDIR,
+	M_RENAME,
+	M_WRITE,
+	M_WRITE_UNSTABLE,
+	M_WRITE_COMMIT,
+	M_READ,
+	M_TRUNCATE,
+	M_CHMOD,
+	M_LOOKUP,
+	M_COMMIT,
+	M_KINDS
 };
 
 struct model_op {
@@ -262,7 +276,8 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 		r = fs_mkdir(t->fs, &op_root, dir->id, op->name, len, &set, &attr, NULL);
 		break;
 	case M_SYMLINK:
-		r = fs_symlink(t->fs, &op_root, dir->id, op->name, len, op->name2, strlen(op->name2), NULL, &attr, NULL);
+		r = fs_symlink(
+			t->fs, &op_root, dir->id, op->name, len, op->name2, strlen(op->name2), NULL, &attr, NULL);
 		break;
 	case M_LINK:
 		r = fs_link(t->fs, &op_root, n->id, dir->id, op->name, len, &attr, NULL);
@@ -304,9 +319,9 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 			if (want > op->len)
 				want = op->len;
 			r = (uint32_t)r != want || memcmp(buf, n->data + op->off, want) != 0 ||
-					eof != (op->off + op->len >= n->size && (op->len > 0 || op->off >= n->size)) ?
-				-EBADMSG :
-				0;
+					    eof != (op->off + op->len >= n->size && (op->len > 0 || op->off >= n->size))
+				    ? -EBADMSG
+				    : 0;
 		}
 		free(buf);
 		break;
@@ -372,8 +387,8 @@ static inline const char *op_text(const struct model_op *op)
 	static const char *const kind[] = {"create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "write",
 		"write unstable", "write and commit", "read", "truncate", "chmod", "lookup", "commit"};
 
-	snprintf(text, sizeof(text), "%s dir=%d name=%s dir2=%d name2=%s node=%d off=%u len=%u", kind[op->kind], op->dir,
-		op->name, op->dir2, op->name2, op->node, op->off, op->len);
+	snprintf(text, sizeof(text), "%s dir=%d name=%s dir2=%d name2=%s node=%d off=%u len=%u", kind[op->kind],
+		op->dir, op->name, op->dir2, op->name2, op->node, op->off, op->len);
 	return text;
 }
 
@@ -466,13 +481,16 @@ static inline const char *model_compare(struct files_test *t, struct model *m, c
 				if (r != (int)size || !eof)
 					what = "read fails";
 				for (uint32_t b = 0; b < size && !what; b++)
-					if (buf[b] != n->data[b] && (!maybe || maybe->node != e->node ||
+					if (buf[b] != n->data[b] &&
+						(!maybe || maybe->node != e->node ||
 							buf[b] != maybe->other->node[e->node].data[b]))
 						what = "data differs";
 			}
 			if (what) {
-				snprintf(wrong, sizeof(wrong), "%s at %s (%u links, size %u; is %u links, mode %o, size %llu, %d)",
-					what, e->name, n->nlink, n->size, attr.nlink, attr.mode, (unsigned long long)attr.size, r);
+				snprintf(wrong, sizeof(wrong),
+					"%s at %s (%u links, size %u; is %u links, mode %o, size %llu, %d)", what,
+					e->name, n->nlink, n->size, attr.nlink, attr.mode,
+					(unsigned long long)attr.size, r);
 				what = wrong;
 			}
 		}

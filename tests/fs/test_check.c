@@ -216,7 +216,8 @@ static void busy_fiber(void *arg)
 		snprintf(name2, sizeof(name2), "other%u-%u", me, i % 20);
 		r = t_create(b->t, b->t->root, name, &f);
 		if (r == 0)
-			r = t_write(b->t, f, i % 9 * 5000, data, 50000 - i % 7 * 5000, i % 3 ? FS_UNSTABLE : FS_FILE_SYNC);
+			r = t_write(
+				b->t, f, i % 9 * 5000, data, 50000 - i % 7 * 5000, i % 3 ? FS_UNSTABLE : FS_FILE_SYNC);
 		if (r == 0 && i % 2)
 			r = t_rename(b->t, b->t->root, name, b->t->root, name2);
 		if (r == 0)

@@ -13,7 +13,7 @@ struct race {
 	struct files_test *t;
 	struct fs_id f;
 	_Atomic uint64_t written[BLOCKS]; /* version that is certainly there */
-	_Atomic uint64_t begun[BLOCKS];   /* version that may be there */
+	_Atomic uint64_t begun[BLOCKS];	  /* version that may be there */
 	_Atomic unsigned writers, next;
 	_Atomic uint64_t reads;
 	bool stop;

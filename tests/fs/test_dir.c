@@ -23,7 +23,8 @@ static bool listing_add(void *arg, const struct fs_dirent *e)
 	return true;
 }
 
-static int list_dir(struct files_test *t, struct fs_id dir, uint64_t cookie, unsigned room, struct listing *l, bool *eof)
+static int list_dir(
+	struct files_test *t, struct fs_id dir, uint64_t cookie, unsigned room, struct listing *l, bool *eof)
 {
 	l->n = 0;
 	l->room = room;
@@ -131,7 +132,8 @@ static void body_exclusive(void *arg)
 	CHECK_OK(fs_create_file(t->fs, &op_root, t->root, "x", 1, FS_CREATE_EXCLUSIVE, NULL, 77, &attr, NULL));
 	CHECK_OK(fs_create_file(t->fs, &op_root, t->root, "x", 1, FS_CREATE_EXCLUSIVE, NULL, 77, &again, NULL));
 	CHECK_IS(again.id.ino, attr.id.ino);
-	CHECK_IS(fs_create_file(t->fs, &op_root, t->root, "x", 1, FS_CREATE_EXCLUSIVE, NULL, 78, &again, NULL), -EEXIST);
+	CHECK_IS(
+		fs_create_file(t->fs, &op_root, t->root, "x", 1, FS_CREATE_EXCLUSIVE, NULL, 78, &again, NULL), -EEXIST);
 	CHECK_OK(files_test_remount(t));
 	CHECK_OK(fs_create_file(t->fs, &op_root, t->root, "x", 1, FS_CREATE_EXCLUSIVE, NULL, 77, &again, NULL));
 	CHECK_IS(again.id.ino, attr.id.ino);

@@ -146,7 +146,8 @@ static void body_crash(void *arg)
 
 			done += w[i].done;
 			if (wrong)
-				CHECK_FAILED("seed %llu round %u fiber %u: %s", (unsigned long long)seed, round, i, wrong);
+				CHECK_FAILED(
+					"seed %llu round %u fiber %u: %s", (unsigned long long)seed, round, i, wrong);
 		}
 		CHECK(!test_failure[0]);
 		CHECK_IS(t_check(t), 0);

@@ -86,7 +86,8 @@ static void body_model(void *arg)
 			const char *wrong = model_compare(t, &w[i].m, NULL);
 
 			if (wrong)
-				CHECK_FAILED("seed %llu round %u fiber %u: %s", (unsigned long long)seed, round, i, wrong);
+				CHECK_FAILED(
+					"seed %llu round %u fiber %u: %s", (unsigned long long)seed, round, i, wrong);
 		}
 		CHECK(!test_failure[0]);
 		CHECK_IS(t_check(t), 0);
