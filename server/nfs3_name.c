@@ -140,9 +140,23 @@ int nfs3_mkdir(struct rpc_request *req)
 
 static nfsstat3 target_check(const struct xdr_opaque *target)
 {
-	if (target->len > FS_SYMLINK_MAX)
-		return NFS3ERR_NAMETOOLONG;
 	return !target->len || memchr(target->data, 0, target->len) ? NFS3ERR_INVAL : NFS3_OK;
+}
+
+/*
+ * The target may come like the payload of a WRITE, in a Read chunk (RFC 8267): then it is fetched into *BUF, which the
+ * caller puts. -EIO: the connection is lost.
+ */
+static int target_fetch(
+	struct rpc_request *req, const struct xdr_payload *payload, struct xdr_opaque *target, struct buf **buf)
+{
+	*target = (struct xdr_opaque){.data = payload->inline_data, .len = payload->len};
+	if (payload->inline_data || !payload->len)
+		return 0;
+	*buf = buf_alloc(FS_SYMLINK_MAX + 1);
+	struct slice to = {.buf = *buf, .off = 0, .len = payload->len};
+	target->data = (*buf)->data;
+	return rpc_payload_fetch(req, payload, &to, 1);
 }
 
 int nfs3_symlink(struct rpc_request *req)
@@ -152,24 +166,33 @@ int nfs3_symlink(struct rpc_request *req)
 	struct fs_setattr set;
 	struct fs_attr attr;
 	struct fs_wcc wcc = {.valid = false};
+	struct xdr_opaque target;
+	struct buf *buf = NULL;
 
 	if (!xdr_decode_SYMLINK3args(&req->in, &args))
 		return RPC_GARBAGE_ARGS;
 	const struct xdr_opaque *name = &args.where.name;
-	const struct xdr_opaque *target = &args.symlink.symlink_data;
 	nfsstat3 status = nfs3_enter(&call, req, &args.where.dir, NFS3_WRITES);
 	if (!status && !call.replay) {
 		status = nfs3_name_check(name, NFS3ERR_EXIST);
+		if (!status && args.symlink.symlink_data.len > FS_SYMLINK_MAX)
+			status = NFS3ERR_NAMETOOLONG;
+		if (!status && target_fetch(req, &args.symlink.symlink_data, &target, &buf)) {
+			buf_put(buf);
+			nfs3_leave(&call, true);
+			return RPC_DROP;
+		}
 		if (!status)
-			status = target_check(target);
+			status = target_check(&target);
 		if (!status)
 			status = nfs3_get_sattr(&args.symlink.symlink_attributes, &set);
 		if (!status) {
 			set_restrict(&call.cred, &set);
 			set.set &= ~FS_SET_SIZE;
 			status = nfs3_status(fs_symlink(call.fs, &call.op, call.id, (const char *)name->data, name->len,
-				(const char *)target->data, target->len, &set, &attr, &wcc));
+				(const char *)target.data, target.len, &set, &attr, &wcc));
 		}
+		buf_put(buf);
 	}
 	return made_leave(&call, status, &attr, &wcc);
 }

@@ -17,6 +17,7 @@ import sys
 PAYLOADS = {
     ("WRITE3args", "data"),
     ("READ3resok", "data"),
+    ("symlinkdata3", "symlink_data"),  # a client may send it as a Read chunk, too (RFC 8267 section 3)
     ("WRITE4args", "data"),
     ("READ4resok", "data"),
 }

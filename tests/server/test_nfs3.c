@@ -519,9 +519,26 @@ static void renames(void **state)
 	assert_int_equal(getattr(&root, &f, NULL), NFS3ERR_STALE);
 }
 
+static nfsstat3 make_symlink(
+	struct client *c, struct kept *dir, const char *name, const char *target, uint32_t len, SYMLINK3res *res)
+{
+	SYMLINK3args args = {.where = {.dir = fh(dir), .name = text(name)},
+		.symlink = {.symlink_attributes = with_mode(0777), .symlink_data = {.len = len}}};
+	struct xdr_out *o = client_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_SYMLINK);
+
+	assert_true(xdr_encode_SYMLINK3args(o, &args));
+	memcpy(o->p, target, len);
+	memset(o->p + len, 0, 3);
+	o->p += xdr_round(len);
+	client_call(c);
+	client_result(c, SYMLINK3res, res);
+	return res->status;
+}
+
 static void symlinks_and_nodes(void **state)
 {
 	struct kept d, k;
+	SYMLINK3res res;
 	char target[4200];
 
 	(void)state;
@@ -530,12 +547,7 @@ static void symlinks_and_nodes(void **state)
 	for (unsigned len = 1; len <= 4095; len = len * 2 + 1) {
 		char name[16];
 		snprintf(name, sizeof(name), "l%u", len);
-		SYMLINK3args args = {.where = {.dir = fh(&d), .name = text(name)},
-			.symlink = {.symlink_attributes = with_mode(0777),
-				.symlink_data = {.data = (const uint8_t *)target, .len = len}}};
-		SYMLINK3res res;
-		nfs3(&root, SYMLINK, &args, &res);
-		assert_int_equal(res.status, NFS3_OK);
+		assert_int_equal(make_symlink(&root, &d, name, target, len, &res), NFS3_OK);
 		assert_true(res.resok.obj_attributes.attributes.type == NF3LNK &&
 			    res.resok.obj_attributes.attributes.size == len);
 		k = keep(&res.resok.obj.handle);
@@ -545,17 +557,11 @@ static void symlinks_and_nodes(void **state)
 		assert_int_equal(rr.status, NFS3_OK);
 		assert_int_equal(rr.resok.data.len, len);
 		assert_memory_equal(rr.resok.data.data, target, len);
-		nfs3(&root, SYMLINK, &args, &res);
-		assert_int_equal(res.status, NFS3ERR_EXIST);
+		assert_int_equal(make_symlink(&root, &d, name, target, len, &res), NFS3ERR_EXIST);
 	}
-	SYMLINK3args args = {.where = {.dir = fh(&d), .name = text("long")},
-		.symlink = {.symlink_data = {.data = (const uint8_t *)target, .len = 4097}}};
-	SYMLINK3res res;
-	nfs3(&root, SYMLINK, &args, &res);
-	assert_int_equal(res.status, NFS3ERR_NAMETOOLONG);
-	args.symlink.symlink_data.len = 0;
-	nfs3(&root, SYMLINK, &args, &res);
-	assert_int_equal(res.status, NFS3ERR_INVAL);
+	assert_int_equal(make_symlink(&root, &d, "long", target, 4097, &res), NFS3ERR_NAMETOOLONG);
+	assert_int_equal(make_symlink(&root, &d, "none", target, 0, &res), NFS3ERR_INVAL);
+	assert_int_equal(make_symlink(&root, &d, "nul", "a\0b", 3, &res), NFS3ERR_INVAL);
 	READLINK3args ra = {.symlink = fh(&d)};
 	READLINK3res rr;
 	nfs3(&root, READLINK, &ra, &rr);
@@ -961,10 +967,10 @@ static void reconnect(void)
 static void retransmission(void **state)
 {
 	REMOVE3res res;
-	REMOVE3args args = {.object = {.dir = fh(&top), .name = text("twice")}};
+	REMOVE3args args = {.object = {.dir = fh(&top), .name = text("again")}};
 
 	(void)state;
-	assert_int_equal(create(&root, &top, "twice", GUARDED, NULL, NULL, NULL), NFS3_OK);
+	assert_int_equal(create(&root, &top, "again", GUARDED, NULL, NULL, NULL), NFS3_OK);
 	nfs3(&root, REMOVE, &args, &res);
 	assert_int_equal(res.status, NFS3_OK);
 	retransmit(&root);
@@ -995,38 +1001,151 @@ static void clean_restart(void **state)
 	check_read(&root, &f, 0, 400000, 300000, true, 4);
 }
 
+/*
+ * A crash after every kind of call that must not be done twice, each by its own client whose reply is lost with the
+ * server: the same call again must tell success, and do nothing.
+ */
+#define TWICE 9
+
 static void crash(void **state)
 {
-	struct kept f, g, k;
+	static const char *const names[TWICE] = {
+		"create", "mkdir", "symlink", "mknod", "remove", "rmdir", "rename", "link", "setattr"};
+	struct kept d, f, g, k, made[4];
+	struct client c[TWICE];
 	WRITE3resok ok;
-	CREATE3res cr;
+	SYMLINK3res sr;
 	uint64_t verifier, v2;
+	nfsstat3 status;
 
 	(void)state;
-	assert_int_equal(create(&root, &top, "crash", GUARDED, NULL, &f, NULL), NFS3_OK);
+	assert_int_equal(make_dir(&root, &top, "twice", &d), NFS3_OK);
+	assert_int_equal(create(&root, &d, "crash", GUARDED, NULL, &f, NULL), NFS3_OK);
 	assert_int_equal(write_file(&root, &f, 0, 5000, 8, FILE_SYNC, &ok), NFS3_OK);
 	memcpy(&verifier, ok.verf, 8);
-	assert_int_equal(create(&root, &top, "excl", EXCLUSIVE, "12345678", &g, NULL), NFS3_OK);
-	assert_int_equal(create(&root, &top, "once", GUARDED, NULL, &k, NULL), NFS3_OK);
+	assert_int_equal(create(&root, &d, "excl", EXCLUSIVE, "12345678", &g, NULL), NFS3_OK);
+	assert_int_equal(create(&root, &d, "gone", GUARDED, NULL, NULL, NULL), NFS3_OK);
+	assert_int_equal(make_dir(&root, &d, "gonedir", NULL), NFS3_OK);
+	assert_int_equal(create(&root, &d, "from", GUARDED, NULL, NULL, NULL), NFS3_OK);
+	for (unsigned i = 0; i < TWICE; i++) {
+		client_init(&c[i], run.port, 0);
+		c[i].xid = 77000 + 100 * i;
+		assert_true(client_connect(&c[i]));
+	}
+	assert_int_equal(create(&c[0], &d, "create", GUARDED, NULL, &made[0], NULL), NFS3_OK);
+	assert_int_equal(make_dir(&c[1], &d, "mkdir", &made[1]), NFS3_OK);
+	assert_int_equal(make_symlink(&c[2], &d, "symlink", "target", 6, &sr), NFS3_OK);
+	made[2] = keep(&sr.resok.obj.handle);
+	MKNOD3args ma = {.where = {.dir = fh(&d), .name = text("mknod")}, .what = {.type = NF3FIFO}};
+	MKNOD3res mr;
+	nfs3(&c[3], MKNOD, &ma, &mr);
+	assert_int_equal(mr.status, NFS3_OK);
+	made[3] = keep(&mr.resok.obj.handle);
+	assert_int_equal(remove_name(&c[4], &d, "gone"), NFS3_OK);
+	assert_int_equal(remove_dir(&c[5], &d, "gonedir"), NFS3_OK);
+	assert_int_equal(rename_name(&c[6], &d, "from", &d, "to"), NFS3_OK);
+	LINK3args la = {.file = fh(&f), .link = {.dir = fh(&d), .name = text("hard")}};
+	LINK3res lr;
+	nfs3(&c[7], LINK, &la, &lr);
+	assert_int_equal(lr.status, NFS3_OK);
+	struct fattr3 attr;
+	assert_int_equal(getattr(&root, &f, &attr), NFS3_OK);
+	struct sattr3 set = with_mode(0640);
+	assert_int_equal(setattr(&c[8], &f, &set, &attr.ctime), NFS3_OK);
 	run_stop(&run, SIGKILL);
 	run_start(&run);
 
-	/* the reply to the last CREATE was lost with the server, and the client sends it again */
-	retransmit(&root);
-	client_result(&root, CREATE3res, &cr);
-	assert_int_equal(cr.status, NFS3_OK);
-	struct kept again = keep(&cr.resok.obj.handle);
-	assert_true(again.len == k.len && !memcmp(again.data, k.data, k.len));
-	assert_true(cr.resok.obj_attributes.attributes_follow && cr.resok.dir_wcc.after.attributes_follow);
+	for (unsigned i = 0; i < TWICE; i++) {
+		retransmit(&c[i]);
+		CREATE3res cr;
+		SETATTR3res ar;
+		RENAME3res rr;
+		switch (i) {
+		case 0:
+		case 1:
+		case 2:
+		case 3: /* four results of one form */
+			client_result(&c[i], CREATE3res, &cr);
+			status = cr.status;
+			assert_int_equal(status, NFS3_OK);
+			k = keep(&cr.resok.obj.handle);
+			assert_true(k.len == made[i].len && !memcmp(k.data, made[i].data, k.len));
+			assert_true(
+				cr.resok.obj_attributes.attributes_follow && cr.resok.dir_wcc.after.attributes_follow);
+			break;
+		case 6:
+			client_result(&c[i], RENAME3res, &rr);
+			status = rr.status;
+			break;
+		case 7:
+			client_result(&c[i], LINK3res, &lr);
+			status = lr.status;
+			break;
+		default: /* the object's attributes around the change, and nothing else */
+			client_result(&c[i], SETATTR3res, &ar);
+			status = ar.status;
+		}
+		if (status)
+			fail_msg("%s sent again after the crash: %d", names[i], status);
+		client_fini(&c[i]);
+	}
 
 	reconnect();
-	assert_int_equal(create(&root, &top, "once", GUARDED, NULL, NULL, NULL), NFS3ERR_EXIST);
+	assert_int_equal(create(&root, &d, "create", GUARDED, NULL, NULL, NULL), NFS3ERR_EXIST);
+	assert_int_equal(getattr(&root, &f, &attr), NFS3_OK);
+	assert_true(attr.nlink == 2 && attr.mode == 0640);
 	check_read(&root, &f, 0, 6000, 5000, true, 8);
-	assert_int_equal(create(&root, &top, "excl", EXCLUSIVE, "12345678", &k, NULL), NFS3_OK);
+	assert_int_equal(create(&root, &d, "excl", EXCLUSIVE, "12345678", &k, NULL), NFS3_OK);
 	assert_true(!memcmp(k.data, g.data, k.len));
 	assert_int_equal(write_file(&root, &f, 0, 5000, 8, UNSTABLE, &ok), NFS3_OK);
 	memcpy(&v2, ok.verf, 8);
 	assert_true(v2 != verifier);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Arguments that nobody in his right mind sends
+ */
+
+static uint64_t noise_state;
+static uint32_t noise(void)
+{
+	return (uint32_t)hash_u64(++noise_state);
+}
+
+/* Every procedure with arguments cut, changed and extended: an answer to each, and a server that goes on. */
+static void hostile_arguments(void **state)
+{
+	static const struct {
+		uint32_t program, procedures;
+	} programs[] = {{NFS_PROGRAM, 22}, {MOUNT_PROGRAM, 6}};
+	const uint64_t seed = 20261130;
+	unsigned answers = 0;
+
+	(void)state;
+	print_message("seed %llu\n", (unsigned long long)seed);
+	noise_state = seed;
+	for (unsigned i = 0; i < 4000; i++) {
+		unsigned p = i % 8 == 7;
+		uint32_t procedure = noise() % programs[p].procedures;
+		struct xdr_out *o = client_begin(&user, programs[p].program, 3, procedure);
+		uint8_t *start = o->p;
+		/* a good handle and a name first, or many procedures would not get far */
+		if (noise() % 8)
+			xdr_put_opaque(o, top.data, top.len);
+		if (noise() % 2)
+			xdr_put_opaque(o, "hostile", noise() % 8);
+		for (unsigned words = noise() % 40; words; words--)
+			xdr_put_u32(o, noise() % 3 ? noise() % 4 : noise() % 2 ? noise() : UINT32_MAX - noise() % 8);
+		for (unsigned flips = noise() % 3; flips && o->p > start; flips--)
+			start[noise() % (uint32_t)(o->p - start)] ^= (uint8_t)(1u << noise() % 8);
+		o->p -= noise() % 4 ? 0 : (uint32_t)(o->p - start) / 4 % 5 * 4;
+		if (!client_try(&user)) /* it may throw us out, but no more */
+			assert_true(client_connect(&user));
+		else
+			answers++;
+	}
+	assert_true(answers > 2000);
+	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
 }
 
 /* Waits for the process; its status. */
@@ -1202,6 +1321,7 @@ int main(void)
 		cmocka_unit_test(retransmission),
 		cmocka_unit_test(clean_restart),
 		cmocka_unit_test(crash),
+		cmocka_unit_test(hostile_arguments),
 		cmocka_unit_test(start_errors),
 		cmocka_unit_test(reload),
 		cmocka_unit_test(daemonized),
