@@ -119,6 +119,7 @@ static int config_make(struct array *array, const struct array_create *create, s
 	c->geometries = 1;
 	c->log_copies = level_tolerates(g) + 1;
 	c->log_members = create->count;
+	c->log_groups = g->groups;
 	c->member_bytes = least->bytes & ~(uint64_t)(MEMBER_ALIGN - 1);
 	uint64_t log = c->member_bytes / 100;
 	if (log < LOG_MIN)
@@ -169,7 +170,7 @@ int array_create(const struct array_create *create, struct error *err)
 		return error_set(err, -EINVAL, "strip of %u bytes: not a power of two from 16 KiB to 1 MiB", strip);
 	if (create->count > RAID_MEMBERS_MAX || create->spare_count > RAID_MEMBERS_MAX - create->count)
 		return error_set(err, -EINVAL, "%u drives, more than %u", count, RAID_MEMBERS_MAX);
-	if (level_geometry(create->level, create->count, &geometry, why, sizeof(why)))
+	if (level_geometry(create->level, create->count, create->groups, &geometry, why, sizeof(why)))
 		return error_set(err, -EINVAL, "%s", why);
 
 	struct array *array = array_make();
@@ -218,8 +219,9 @@ static void close_home(void *arg)
 		/* what was written without a flush must not become less durable than a clean superblock says */
 		for (unsigned i = 0; i < array->config.members; i++) {
 			struct member *member = &array->member[i];
-			if (member_active(member) && atomic_load(&member->written) > atomic_load(&member->flushed) &&
-				member->drive->volatile_cache && drive_flush(member->drive))
+			uint64_t upto;
+			if (member_active(member) && drive_flush_needed(member->drive, &upto) &&
+				drive_flush(member->drive))
 				log_warning("raid", "flush failed at close array=%s drive=%s", array->config.name,
 					member->path);
 		}
@@ -256,6 +258,7 @@ void array_status(struct array *array, struct array_status *status)
 	status->level = c->level;
 	status->k = g->k;
 	status->m = g->m;
+	status->groups = g->groups;
 	status->members = c->members;
 	status->strip_bytes = g->strip_bytes;
 	status->events = c->events;

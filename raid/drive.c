@@ -99,6 +99,24 @@ uint64_t drive_stat_sum(const struct drive *drive, size_t offset)
 	return sum;
 }
 
+void drive_write_ended(struct drive *drive)
+{
+	stat_add(&drive_stats_here(drive)->volatile_writes, 1);
+}
+
+bool drive_flush_needed(const struct drive *drive, uint64_t *upto)
+{
+	*upto = drive_stat_sum(drive, offsetof(struct drive_stats, volatile_writes));
+	return drive->volatile_cache && *upto > atomic_load(&drive->flushed);
+}
+
+void drive_flush_ended(struct drive *drive, uint64_t upto)
+{
+	uint64_t old = atomic_load(&drive->flushed);
+	while (old < upto && !atomic_compare_exchange_weak(&drive->flushed, &old, upto))
+		;
+}
+
 void slice_cursor_skip(struct slice_cursor *c, uint64_t bytes)
 {
 	while (bytes && c->i < c->n) {

@@ -99,7 +99,7 @@ extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, d
 /* Counted by each reactor for itself. */
 struct drive_stats {
 	_Atomic uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
-	_Atomic uint64_t in_flight_max;
+	_Atomic uint64_t volatile_writes; /* that ended without being durable */
 } __attribute__((aligned(64)));
 
 struct drive {
@@ -125,6 +125,7 @@ struct drive {
 	void *owned;	       /* freed with the drive, after the last command in quarantine */
 	_Atomic uint32_t refs; /* the owner and each command in quarantine */
 	_Atomic uint32_t quarantined;
+	_Atomic uint64_t flushed; /* so many of its volatile_writes are durable */
 	struct drive_stats stats[METRIC_SLOTS];
 };
 
@@ -146,6 +147,12 @@ void drive_cmd_done(struct drive_cmd *cmd, int error);
 /* For drive_*.c that use the ring: the done function of cmd->io. */
 void drive_cmd_io_done(struct io *io);
 uint64_t drive_stat_sum(const struct drive *drive, size_t offset);
+/* A write without FUA has ended: the next flush of the drive has something to do. Touches this reactor's memory only.
+ */
+void drive_write_ended(struct drive *drive);
+/* Whether writes wait for a flush; UPTO is then what to tell drive_flush_ended() when it has succeeded. */
+bool drive_flush_needed(const struct drive *drive, uint64_t *upto);
+void drive_flush_ended(struct drive *drive, uint64_t upto);
 
 /* 0: as the kind of drive says. For tests. */
 extern _Atomic uint64_t drive_deadline_override;

@@ -36,10 +36,11 @@ bool config_viable(const struct raid_config *c)
 				return false;
 		}
 	}
+	unsigned width = c->log_members / c->log_groups;
 	for (unsigned first = 0; first < c->log_members; first++) {
-		unsigned lost = 0;
+		unsigned lost = 0, group = first / width * width;
 		for (unsigned j = 0; j < c->log_copies; j++)
-			lost += c->member[(first + j) % c->log_members].state != FORMAT_MEMBER_ACTIVE;
+			lost += c->member[group + (first - group + j) % width].state != FORMAT_MEMBER_ACTIVE;
 		if (lost == c->log_copies)
 			return false;
 	}

@@ -81,7 +81,9 @@ struct array;
 
 struct array_create {
 	const char *name;
-	unsigned level;	      /* 1 or 6 */
+	unsigned level;	 /* 0, 1, 5, 6, 10, 50 or 60 */
+	unsigned groups; /* of levels 10, 50 and 60: the drives in equal parts, in the order given; 0: a choice of ours
+			  */
 	uint32_t strip_bytes; /* 0: 64 KiB; a power of two from 16 KiB to 1 MiB */
 	const char *const *drives;
 	unsigned count;
@@ -109,7 +111,7 @@ const char *member_state_name(enum member_state state);
 struct array_status {
 	struct uuid uuid;
 	char name[RAID_NAME_MAX + 1];
-	unsigned level, k, m, members;
+	unsigned level, groups, k, m, members; /* K and M of one group */
 	uint32_t strip_bytes;
 	uint64_t events;
 	uint64_t data_bytes, free_bytes; /* of data in stripes; not given to a volume */

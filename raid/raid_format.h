@@ -118,12 +118,14 @@ struct format_super {
 	le64 data_bytes; /* of each member */
 	le32 log_chunk;
 	le16 log_copies;
-	le16 log_members; /* copy j of chunk c is number q = c * log_copies + j: slot q mod log_members, chunk q /
-			     log_members there */
-	le16 members;	  /* slots 0 .. members-1 hold strips; those behind are spares */
-	le16 slots;	  /* used entries of the member table */
+	le16 log_members;
+	le16 members; /* slots 0 .. members-1 hold strips; those behind are spares */
+	le16 slots;   /* used entries of the member table */
 	le16 geometries;
-	uint8_t reserved0[306];
+	le16 log_groups; /* chunk c belongs to group g = c mod log_groups, of log_members / log_groups = w slots; its
+			    copy j has the number q = c / log_groups * log_copies + j there: slot g * w + q mod w, as
+			    chunk q / w of that member's log zone. 0 is 1 */
+	uint8_t reserved0[304];
 	struct format_geometry geometry[SUPER_GEOMETRIES]; /* by rising epoch */
 	struct format_member member[SUPER_MEMBERS];
 	struct format_volume volume[SUPER_VOLUMES];

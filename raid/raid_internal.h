@@ -43,7 +43,7 @@ struct raid_config {
 	bool clean;
 	uint32_t level;
 	uint64_t member_bytes, log_offset, log_bytes, data_offset, data_bytes;
-	uint32_t log_copies, log_members;
+	uint32_t log_copies, log_members, log_groups;
 	uint32_t members, slots, geometries;
 	struct geometry geometry[SUPER_GEOMETRIES];
 	struct member_config member[SUPER_MEMBERS];
@@ -87,8 +87,8 @@ struct place {
 struct place layout_strip(const struct geometry *g, uint64_t stripe, unsigned pos);
 /* Where copy COPY of chunk CHUNK of the log zone begins. */
 struct place layout_log(const struct raid_config *config, uint64_t chunk, unsigned copy);
-/* What a level makes of COUNT drives. 0, or -EINVAL with the reason in WHY. */
-int level_geometry(unsigned level, unsigned count, struct geometry *g, char *why, size_t size);
+/* What a level makes of COUNT drives in GROUPS (0: as many as fit). 0, or -EINVAL with the reason in WHY. */
+int level_geometry(unsigned level, unsigned count, unsigned groups, struct geometry *g, char *why, size_t size);
 unsigned level_tolerates(const struct geometry *g);
 
 /* ---- the code that makes redundancy (code.c) ---- */
@@ -134,8 +134,6 @@ struct member {
 	struct drive *drive;	  /* NULL: not there. Stays until the array is closed */
 	_Atomic uint8_t state;	  /* enum format_member_state; I/O goes to ACTIVE only */
 	_Atomic bool out;	  /* not ACTIVE, and the survivors' superblocks say so durably */
-	_Atomic uint64_t written; /* writes that ended without being durable */
-	_Atomic uint64_t flushed; /* ... of which the first so many are */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, timeouts;
 	_Atomic uint64_t error_score; /* read errors, of which one is forgiven every 10 minutes */
 	_Atomic uint64_t error_time;

@@ -208,8 +208,9 @@ static void examine_print(const struct super_found *f, FILE *out)
 	text_time(c->updated, text, sizeof(text));
 	fprintf(out, "  updated    %s, event %llu, %s\n", text, (unsigned long long)c->events,
 		c->clean ? "clean" : "in use");
-	fprintf(out, "  log zone   %llu bytes at %llu of each member, %u copies over %u members\n",
-		(unsigned long long)c->log_bytes, (unsigned long long)c->log_offset, c->log_copies, c->log_members);
+	fprintf(out, "  log zone   %llu bytes at %llu of each member, %u copies over %u members in %u group%s\n",
+		(unsigned long long)c->log_bytes, (unsigned long long)c->log_offset, c->log_copies, c->log_members,
+		c->log_groups, c->log_groups == 1 ? "" : "s");
 	fprintf(out, "  data zone  %llu bytes at %llu of each member\n", (unsigned long long)c->data_bytes,
 		(unsigned long long)c->data_offset);
 	for (unsigned i = 0; i < c->geometries; i++) {

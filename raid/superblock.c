@@ -46,7 +46,7 @@ uint64_t config_stripes(const struct raid_config *c)
 
 uint64_t config_log_chunks(const struct raid_config *c)
 {
-	return c->log_bytes / LOG_CHUNK_BYTES * c->log_members / c->log_copies;
+	return c->log_bytes / LOG_CHUNK_BYTES * (c->log_members / c->log_groups) / c->log_copies * c->log_groups;
 }
 
 /* ---- checks ---- */
@@ -139,8 +139,10 @@ bool config_valid(const struct raid_config *c, char *why, size_t size)
 	if (c->data_offset < c->log_offset + c->log_bytes || c->data_offset % MEMBER_ALIGN || c->data_bytes == 0 ||
 		c->data_offset + c->data_bytes + MEMBER_TAIL_BYTES > c->member_bytes)
 		return fault(why, size, "bad data zone");
-	if (c->log_copies < 1 || c->log_members < c->log_copies || c->log_members > c->members)
-		return fault(why, size, "%u log copies on %u members", c->log_copies, c->log_members);
+	if (c->log_groups < 1 || c->log_members > c->members || c->log_members % c->log_groups || c->log_copies < 1 ||
+		c->log_members / c->log_groups < c->log_copies)
+		return fault(why, size, "%u log copies on %u members in %u groups", c->log_copies, c->log_members,
+			c->log_groups);
 	if (c->geometries < 1 || c->geometries > SUPER_GEOMETRIES)
 		return fault(why, size, "%u geometries", c->geometries);
 	for (unsigned i = 0; i < c->geometries; i++)
@@ -190,6 +192,7 @@ void super_encode(const struct raid_config *c, unsigned slot, unsigned copy, uin
 	s->log_chunk = le32_put(LOG_CHUNK_BYTES);
 	s->log_copies = le16_put((uint16_t)c->log_copies);
 	s->log_members = le16_put((uint16_t)c->log_members);
+	s->log_groups = le16_put((uint16_t)c->log_groups);
 	s->members = le16_put((uint16_t)c->members);
 	s->slots = le16_put((uint16_t)c->slots);
 	s->geometries = le16_put((uint16_t)c->geometries);
@@ -253,6 +256,7 @@ static void config_from(const struct format_super *s, struct raid_config *c)
 	c->data_bytes = le64_get(s->data_bytes);
 	c->log_copies = le16_get(s->log_copies);
 	c->log_members = le16_get(s->log_members);
+	c->log_groups = le16_get(s->log_groups) ? le16_get(s->log_groups) : 1;
 	c->members = le16_get(s->members);
 	c->slots = le16_get(s->slots);
 	c->geometries = le16_get(s->geometries);

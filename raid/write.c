@@ -24,7 +24,7 @@ static int write_ended(struct member *member, int error, bool durable)
 	if (error)
 		return error == -ENOMEM || error == -EINVAL ? error : member_failed(member, MEMBER_WRITE_ERROR, error);
 	if (!durable)
-		atomic_fetch_add(&member->written, 1);
+		drive_write_ended(member->drive);
 	return 0;
 }
 
@@ -32,9 +32,7 @@ static int rows_encode(const struct volume *volume, uint32_t bytes, const struct
 	struct slice *parity, unsigned per_strip)
 {
 	unsigned k = volume->geo->k, m = volume->geo->m;
-	struct slice_cursor *from = malloc((k + m) * sizeof(*from));
-	if (!from)
-		return -ENOMEM;
+	struct slice_cursor from[CODE_WIDTH_MAX];
 	memcpy(from, data, k * sizeof(*from));
 	for (unsigned j = 0; j < m; j++)
 		from[k + j] = slice_cursor_at(parity + j * per_strip, per_strip);
@@ -55,7 +53,6 @@ static int rows_encode(const struct volume *volume, uint32_t bytes, const struct
 			slice_cursor_skip(&from[i], step);
 		bytes -= step;
 	}
-	free(from);
 	return r;
 }
 
@@ -141,10 +138,7 @@ int volume_flush(struct volume *volume)
 	batch_init(&batch);
 	for (unsigned i = 0; i < members; i++) {
 		struct member *member = &array->member[i];
-		if (!member_active(member) || !member->drive->volatile_cache)
-			continue;
-		upto[i] = atomic_load(&member->written);
-		if (upto[i] <= atomic_load(&member->flushed))
+		if (!member_active(member) || !drive_flush_needed(member->drive, &upto[i]))
 			continue;
 		batch_flush(&batch, &reqs[i], member->drive);
 		asked |= 1ull << i;
@@ -156,10 +150,8 @@ int volume_flush(struct volume *volume)
 		int e = 0;
 		if (asked & 1ull << i) {
 			e = write_ended(member, reqs[i].error, true);
-			uint64_t old = atomic_load(&member->flushed);
-			while (!reqs[i].error && old < upto[i] &&
-				!atomic_compare_exchange_weak(&member->flushed, &old, upto[i]))
-				;
+			if (!reqs[i].error)
+				drive_flush_ended(member->drive, upto[i]);
 		} else if (!member_active(member)) {
 			e = member_settle(member);
 		}

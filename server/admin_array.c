@@ -57,6 +57,7 @@ static json_t *array_json(struct admin *admin, struct storage_array *sa)
 		admin_put_uuid(object, "uuid", &status->uuid);
 		admin_put_string(object, "state", array_state(status));
 		admin_put_number(object, "level", status->level);
+		admin_put_number(object, "groups", status->groups);
 		admin_put_number(object, "k", status->k);
 		admin_put_number(object, "m", status->m);
 		admin_put_number(object, "strip_bytes", status->strip_bytes);
@@ -300,11 +301,11 @@ json_t *admin_array_create(struct admin *admin)
 {
 	const char **drives = NULL, **spares = NULL;
 	struct array_create create = {0};
-	uint64_t level = 0, strip = 0;
+	uint64_t level = 0, groups = 0, strip = 0;
 	json_t *result = NULL;
 
 	create.name = admin_string(admin, "name");
-	if (!create.name || admin_number(admin, "level", &level) < 0 ||
+	if (!create.name || admin_number(admin, "level", &level) < 0 || admin_number(admin, "groups", &groups) < 0 ||
 		admin_number(admin, "strip_bytes", &strip) < 0 || admin_bool(admin, "force", &create.force) < 0 ||
 		admin_strings(admin, "drives", &drives, &create.count) < 0 ||
 		admin_strings(admin, "spares", &spares, &create.spare_count) < 0)
@@ -315,11 +316,12 @@ json_t *admin_array_create(struct admin *admin)
 			create.name, RAID_NAME_MAX);
 		goto out;
 	}
-	if (level > UINT32_MAX || strip > UINT32_MAX) {
-		error_set(admin->err, -EINVAL, "array %s: level or strip is out of range", create.name);
+	if (level > UINT32_MAX || groups > UINT32_MAX || strip > UINT32_MAX) {
+		error_set(admin->err, -EINVAL, "array %s: level, groups or strip is out of range", create.name);
 		goto out;
 	}
 	create.level = (unsigned)level;
+	create.groups = (unsigned)groups;
 	create.strip_bytes = (uint32_t)strip;
 	create.drives = drives;
 	create.spares = spares;

@@ -119,6 +119,7 @@ static int array_create_confirm(struct cli *cli)
 static int array_create_run(struct cli *cli)
 {
 	uint64_t strip = 0;
+	unsigned long groups = 0;
 	char *end;
 
 	if (!config_name_valid(cli->args[0], strlen(cli->args[0])))
@@ -126,10 +127,16 @@ static int array_create_run(struct cli *cli)
 			"\"%s\" is not a name for an array; expected at most %d letters, digits, '.', '_' or '-'",
 			cli->args[0], RAID_NAME_MAX);
 	if (!cli->level)
-		return cli_usage(cli, "--level is missing; expected 1 or 6");
+		return cli_usage(cli, "--level is missing; expected 0, 1, 5, 6, 10, 50 or 60");
 	unsigned long level = strtoul(cli->level, &end, 10);
 	if (*end || end == cli->level || cli->level[0] == '-' || level > 100)
-		return cli_usage(cli, "--level %s is not valid; expected 1 or 6", cli->level);
+		return cli_usage(cli, "--level %s is not valid; expected 0, 1, 5, 6, 10, 50 or 60", cli->level);
+	if (cli->groups) {
+		groups = strtoul(cli->groups, &end, 10);
+		if (*end || end == cli->groups || cli->groups[0] == '-' || groups < 1 || groups > RAID_MEMBERS_MAX)
+			return cli_usage(cli, "--groups %s is not valid; expected a number from 1 to %u", cli->groups,
+				RAID_MEMBERS_MAX);
+	}
 	if (cli->strip && (size_parse(cli->strip, &strip) < 0 || !strip || strip > UINT32_MAX))
 		return cli_usage(cli, "--strip %s is not a size; expected one such as 64KiB", cli->strip);
 
@@ -139,6 +146,8 @@ static int array_create_run(struct cli *cli)
 	json_t *request = request_make("array.create");
 	request_put(request, "name", cli->args[0]);
 	json_object_set_new(request, "level", json_integer((json_int_t)level));
+	if (groups)
+		json_object_set_new(request, "groups", json_integer((json_int_t)groups));
 	json_object_set_new(request, "strip_bytes", json_integer((json_int_t)strip));
 	json_object_set_new(request, "force", json_boolean(cli->force));
 	json_object_set_new(request, "drives", strings_json(cli->args + 1, cli->arg_count - 1));
@@ -481,9 +490,12 @@ static int help_run(struct cli *cli)
 
 const struct cli_command cli_commands[] = {
 	{"status", NULL, "", "the server, its arrays, file systems, exports and clients", OPT_JSON, 0, 0, status_run},
-	{"array", "create", "NAME --level 1|6 [--strip SIZE] [--spare DRIVE]... [--force] [--yes] DRIVE...",
-		"make an array of drives", OPT_LEVEL | OPT_STRIP | OPT_SPARE | OPT_FORCE | OPT_YES | OPT_JSON, 2,
-		CLI_LIST_MAX, array_create_run},
+	{"array", "create",
+		"NAME --level 0|1|5|6|10|50|60 [--groups N] [--strip SIZE] [--spare DRIVE]... [--force] [--yes] "
+		"DRIVE...",
+		"make an array of drives",
+		OPT_LEVEL | OPT_GROUPS | OPT_STRIP | OPT_SPARE | OPT_FORCE | OPT_YES | OPT_JSON, 2, CLI_LIST_MAX,
+		array_create_run},
 	{"array", "list", "", "the arrays that the drives hold", OPT_JSON, 0, 0, array_list_run},
 	{"array", "status", "[NAME]", "arrays with their members", OPT_JSON, 0, 1, array_status_run},
 	{"array", "examine", "DRIVE...", "what stands in a drive's superblocks", OPT_JSON, 1, CLI_LIST_MAX,

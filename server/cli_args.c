@@ -66,6 +66,7 @@ static const struct option options[] = {
 	{"--config", 0, 0, AT(config_file), 0, 0},
 	{"--control", 0, 0, AT(control), 0, 0},
 	{"--level", OPT_LEVEL, 0, AT(level), 0, 0},
+	{"--groups", OPT_GROUPS, 0, AT(groups), 0, 0},
 	{"--strip", OPT_STRIP, 0, AT(strip), 0, 0},
 	{"--size", OPT_SIZE, 0, AT(size), 0, 0},
 	{"--spare", OPT_SPARE, 0, 0, AT(spares), AT(spare_count)},

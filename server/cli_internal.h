@@ -13,7 +13,7 @@ struct cli {
 	const struct cli_command *command;
 	/* options; strings are of argv */
 	bool json, yes, force, quick, help;
-	const char *config_file, *control, *level, *strip, *size;
+	const char *config_file, *control, *level, *groups, *strip, *size;
 	const char *drives[CLI_LIST_MAX], *spares[CLI_LIST_MAX], *args[CLI_LIST_MAX];
 	unsigned drive_count, spare_count, arg_count;
 	struct config *config; /* of the file, or the default */
@@ -27,6 +27,7 @@ struct cli {
 #define OPT_SIZE 32u
 #define OPT_QUICK 64u
 #define OPT_JSON 128u
+#define OPT_GROUPS 256u
 
 struct cli_command {
 	const char *subject, *verb; /* verb NULL: the subject is the whole command */

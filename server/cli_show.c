@@ -184,18 +184,21 @@ void show_array_members(const json_t *array, FILE *out)
 	static const char *const heading[] = {"SLOT", "STATE", "DRIVE", "SIZE", "MODEL", "SERIAL", "READ ERR",
 		"WRITE ERR", "CHECKSUM ERR", "TIMEOUTS"};
 	const json_t *members = json_object_get(array, "members");
-	char names[300], data[16], available[16], strip[16];
+	char names[300], data[16], available[16], strip[16], groups[24] = "";
 	struct table table;
 
 	strings_join(json_object_get(array, "filesystems"), names, sizeof(names));
 	size_format(json_number(array, "data_bytes"), data);
 	size_format(json_number(array, "free_bytes"), available);
 	size_format(json_number(array, "strip_bytes"), strip);
+	if (json_number(array, "groups") > 1)
+		snprintf(groups, sizeof(groups), "%llu x ", (unsigned long long)json_number(array, "groups"));
 	if (json_object_get(array, "level"))
-		fprintf(out, "array %s: %s, level %llu, %llu+%llu, strip %s, %s of data, %s free\n",
+		fprintf(out, "array %s: %s, level %llu, %s%llu+%llu, strip %s, %s of data, %s free\n",
 			json_text(array, "name"), json_text(array, "state"),
-			(unsigned long long)json_number(array, "level"), (unsigned long long)json_number(array, "k"),
-			(unsigned long long)json_number(array, "m"), strip, data, available);
+			(unsigned long long)json_number(array, "level"), groups,
+			(unsigned long long)json_number(array, "k"), (unsigned long long)json_number(array, "m"), strip,
+			data, available);
 	else
 		fprintf(out, "array %s: %s\n", json_text(array, "name"), json_text(array, "state"));
 	if (json_text(array, "problem")[0])

@@ -74,8 +74,12 @@ static void create_body(void *arg)
 	c.name = "a/0";
 	EXPECT(array_create(&c, err_), -EINVAL, "not a name");
 	c.name = "a0";
+	c.level = 4;
+	EXPECT(array_create(&c, err_), -EINVAL, "level 4 is not one of");
 	c.level = 5;
-	EXPECT(array_create(&c, err_), -EINVAL, "level 5 is not supported");
+	c.groups = 2;
+	EXPECT(array_create(&c, err_), -EINVAL, "level 5 has one group");
+	c.groups = 0;
 	c.level = 6;
 	c.count = 3;
 	EXPECT(array_create(&c, err_), -EINVAL, "at least 4 drives, 3 given");

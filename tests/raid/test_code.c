@@ -173,9 +173,10 @@ static void test_layout(void **state)
 	c->log_bytes = 10 * LOG_CHUNK_BYTES;
 	c->log_copies = 3;
 	c->log_members = 5;
+	c->log_groups = 1;
 	uint64_t chunks = config_log_chunks(c);
 	assert_int_equal(chunks, 16);
-	uint8_t used[5][10] = {{0}};
+	uint8_t used[6][10] = {{0}};
 	for (uint64_t chunk = 0; chunk < chunks; chunk++) {
 		uint64_t seen = 0;
 		for (unsigned copy = 0; copy < 3; copy++) {
@@ -185,6 +186,19 @@ static void test_layout(void **state)
 			seen |= 1ull << p.slot;
 			assert_int_equal(used[p.slot][(p.offset - c->log_offset) / LOG_CHUNK_BYTES]++, 0);
 		}
+	}
+	/* with groups, all copies of a chunk are in one */
+	memset(used, 0, sizeof(used));
+	c->log_copies = 2;
+	c->log_members = 6;
+	c->log_groups = 2;
+	chunks = config_log_chunks(c);
+	assert_int_equal(chunks, 30);
+	for (uint64_t chunk = 0; chunk < chunks; chunk++) {
+		struct place a = layout_log(c, chunk, 0), b = layout_log(c, chunk, 1);
+		assert_true(a.slot != b.slot && a.slot / 3 == chunk % 2 && b.slot / 3 == chunk % 2);
+		assert_int_equal(used[a.slot][(a.offset - c->log_offset) / LOG_CHUNK_BYTES]++, 0);
+		assert_int_equal(used[b.slot][(b.offset - c->log_offset) / LOG_CHUNK_BYTES]++, 0);
 	}
 	free(c);
 }

@@ -18,6 +18,7 @@ static void config_sample(struct raid_config *c)
 	c->geometries = 2;
 	c->log_copies = 3;
 	c->log_members = 5;
+	c->log_groups = 1;
 	c->log_offset = 1 << 20;
 	c->log_bytes = 4 << 20;
 	c->data_offset = 5 << 20;
