@@ -282,6 +282,28 @@ int block_read(struct fs *fs, struct inode *inode, uint64_t block, struct buf *t
 	return r;
 }
 
+/*
+ * A buffer of one block for a moment. Flushing must not wait for memory that the flush itself gives
+ * back, so there is one for when there is none.
+ */
+struct buf *scratch_get(struct fs_files *files)
+{
+	struct buf *buf = buf_try_alloc(BLOCK_BYTES);
+
+	if (buf)
+		return buf;
+	fiber_lock(&files->scratch_lock);
+	return files->scratch;
+}
+
+void scratch_put(struct fs_files *files, struct buf *buf)
+{
+	if (buf && buf == files->scratch)
+		fiber_unlock(&files->scratch_lock);
+	else
+		buf_put(buf);
+}
+
 static void record_fill_from(struct block_record *rec, struct buf *from, uint32_t off)
 {
 	struct slice slice = {rec->buf, rec->off, BLOCK_BYTES};
@@ -310,7 +332,7 @@ int record_fill(struct fs *fs, struct inode *inode, uint64_t block)
 		}
 		seq = rec->seq;
 		if (!buf) {
-			buf = buf_alloc(BLOCK_BYTES);
+			buf = scratch_get(fs->files);
 			continue;
 		}
 		r = block_read(fs, inode, block, buf, 0, &hole);
@@ -322,6 +344,6 @@ int record_fill(struct fs *fs, struct inode *inode, uint64_t block)
 			break;
 		}
 	}
-	buf_put(buf);
+	scratch_put(fs->files, buf);
 	return r;
 }

@@ -148,6 +148,7 @@ static void files_free(struct fs *fs)
 		files->record_pool = rec->older;
 		free(rec);
 	}
+	buf_put(files->scratch);
 	fs->files = NULL;
 	free(files);
 }
@@ -183,6 +184,8 @@ int files_mount(struct fs *fs, struct error *err)
 	list_init(&files->flush_queue);
 	list_init(&files->orphans);
 	list_init(&files->reclaims);
+	fiber_mutex_init(&files->scratch_lock);
+	files->scratch = buf_alloc(BLOCK_BYTES);
 	wait_queue_init(&files->dirty_wait);
 	wait_queue_init(&files->flush_idle);
 	wait_queue_init(&files->read_wait);
@@ -190,7 +193,8 @@ int files_mount(struct fs *fs, struct error *err)
 	memcpy(&files->hash_seed, fs->uuid.b, sizeof(files->hash_seed));
 	limit = (fs->options.cache_bytes ? fs->options.cache_bytes : 64ull << 20) / 4 / INODE_MEMORY;
 	files->inode_limit = limit < INODE_LIMIT_MIN ? INODE_LIMIT_MIN : limit;
-	files->dirty_limit = fs->options.dirty_bytes ? fs->options.dirty_bytes : arena_total_bytes() / 4;
+	/* a quarter of it stays for what flushing itself needs: parity, log, nodes */
+	files->dirty_limit = (fs->options.dirty_bytes ? fs->options.dirty_bytes : arena_total_bytes() / 4) / 4 * 3;
 	r = htable_init(&files->inodes, 1024);
 	if (r == 0)
 		r = htable_init(&files->records, 1024);

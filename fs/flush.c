@@ -7,6 +7,7 @@
  * writes the rows durably; names them in as few transactions as hold them; waits for the log; and
  * lets the waiters go. A few groups are under way at a time. What is wanted meanwhile gathers, so
  * under load many small durable writes share rows and log writes, and without load one goes at once.
+ * Only the writing of rows leaves the home reactor.
  *
  * A group is a user of each inode's data from taking the first record to the end. Records being
  * flushed keep serving reads until the group's transactions are durable.
@@ -448,12 +449,31 @@ static int group_place_all(struct flush_group *group)
 	}
 }
 
+struct write_call {
+	struct flush_group *group;
+	const struct group_run *run;
+	int result;
+};
+
+static void write_call_run(void *arg)
+{
+	struct write_call *c = arg;
+	const struct row_run *run = &c->run->run;
+
+	c->result = volume_write_rows(c->group->fs->volume, run->stripe, run->row, run->rows,
+		c->group->slice + c->run->first_slice, c->run->slices, VOLUME_DURABLE);
+}
+
+/* Parity and drive commands of a stream are work for all reactors; a single run is quicker here. */
 static int write_job(struct flush_group *group, unsigned job)
 {
-	const struct group_run *run = &group->run[job];
+	struct write_call c = {.group = group, .run = &group->run[job]};
 
-	return volume_write_rows(group->fs->volume, run->run.stripe, run->run.row, run->run.rows,
-		group->slice + run->first_slice, run->slices, VOLUME_DURABLE);
+	if (group->runs > 1 && reactor_count() > 1)
+		reactor_call(reactor_get((reactor_index(reactor_self()) + job) % reactor_count()), write_call_run, &c);
+	else
+		write_call_run(&c);
+	return c.result;
 }
 
 int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, struct row_run *run)

@@ -202,6 +202,8 @@ static inline uint8_t *record_data(const struct block_record *rec)
 bool record_complete(const struct block_record *rec); /* holds all bytes of its block up to the end of the file */
 /* Makes a dirty partial block whole from what is below it. The caller is a user of the data. Waits. */
 int record_fill(struct fs *fs, struct inode *inode, uint64_t block);
+struct buf *scratch_get(struct fs_files *files); /* waits, but never for memory */
+void scratch_put(struct fs_files *files, struct buf *buf);
 /* Block BLOCK as the tree (not memory) has it, zeros in a hole. Waits. */
 int block_read(struct fs *fs, struct inode *inode, uint64_t block, struct buf *to, uint32_t off, bool *hole);
 /* Drops dirty records from block FROM on. No wait; the caller is exclusive. */
@@ -277,6 +279,8 @@ struct fs_files {
 	unsigned record_pool_size;
 	uint64_t dirty_bytes, dirty_limit;
 	uint64_t write_seq;
+	struct buf *scratch; /* see scratch_get() */
+	struct fiber_mutex scratch_lock;
 	struct wait_queue dirty_wait; /* writers that wait for dirty_bytes to fall */
 
 	struct list flush_queue; /* inode_data */

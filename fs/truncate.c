@@ -134,7 +134,7 @@ static int size_tail(struct fs *fs, struct size_call *c, struct row_run *run)
 	c->tail = false;
 	if (cut == 0 || size >= c->inode->attr.size)
 		return 0;
-	slice.buf = buf_alloc(BLOCK_BYTES);
+	slice.buf = scratch_get(fs->files);
 	r = block_read(fs, c->inode, block, slice.buf, 0, &hole);
 	if (r == 0 && !hole && memcmp(slice.buf->data + cut, buf_zero()->data, BLOCK_BYTES - cut) != 0) {
 		memset(slice.buf->data + cut, 0, BLOCK_BYTES - cut);
@@ -142,7 +142,7 @@ static int size_tail(struct fs *fs, struct size_call *c, struct row_run *run)
 		r = flush_one_block(fs, &slice, &c->tail_phys, run);
 		c->tail = r == 0;
 	}
-	buf_put(slice.buf);
+	scratch_put(fs->files, slice.buf);
 	return r;
 }
 

@@ -522,6 +522,47 @@ static void body_orphans(void *arg)
 	free(back);
 }
 
+/* Flushing goes on with next to nothing free in the arena: one piece, which parity needs. */
+static void body_no_buffers(void *arg)
+{
+	struct files_test *t = arg;
+	uint8_t *data = malloc(65536), *back = malloc(65536);
+	struct list all = LIST_INIT(all);
+	struct list_node *node;
+	struct slice v = {0};
+	struct buf *buf;
+	struct fs_id f;
+
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(t_create(t, t->root, "f", &f));
+	fill(data, 65536, 21);
+	CHECK_OK(t_write(t, f, 0, data, 65536, FS_FILE_SYNC));
+	/* parts of blocks */
+	for (uint32_t off = 100; off < 65536; off += 4096) {
+		CHECK_OK(t_write(t, f, off, data + 30000, 10, FS_UNSTABLE));
+		memcpy(data + off, data + 30000, 10);
+	}
+	CHECK_IS(fs_write_buffers(0, 4096, &v, 1), 1);
+	for (uint32_t size = BUF_MAX; size >= 4096; size /= 2)
+		while ((buf = buf_try_alloc(size)))
+			list_push_back(&all, &buf->node);
+	buf_put(container_of(list_pop_front(&all), struct buf, node));
+	CHECK_OK(t_commit(t, f));
+	memcpy(v.buf->data, data, 4096);
+	CHECK_OK(fs_write(t->fs, &op_root, f, 0, &v, 1, FS_FILE_SYNC, NULL, NULL));
+	CHECK_OK(t_truncate(t, f, 40001));
+	CHECK_OK(fs_checkpoint(t->fs));
+	while ((node = list_pop_front(&all)))
+		buf_put(container_of(node, struct buf, node));
+	slices_put(&v, 1);
+	CHECK_IS(t_read(t, f, 0, back, 65536, NULL), 40001);
+	CHECK(memcmp(data, back, 40001) == 0);
+	CHECK_IS(t_check(t), 0);
+	files_test_close(t);
+	free(data);
+	free(back);
+}
+
 /* All space, given back. */
 static void body_full(void *arg)
 {
@@ -592,6 +633,7 @@ TEST(repair, 5)
 TEST(lost, 2)
 TEST(orphans, 5)
 TEST(full, 4)
+TEST(no_buffers, 5)
 
 int main(void)
 {
@@ -607,6 +649,7 @@ int main(void)
 		cmocka_unit_test(test_lost),
 		cmocka_unit_test(test_orphans),
 		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_no_buffers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
