@@ -3,9 +3,15 @@
  *
  * The table is made from the configuration once and then never changed; SIGHUP makes a new one. Readers on any reactor
  * hold a reference for the time of a call, so a call sees one table from its gate to its reply, and
- * an old table goes when its last call has ended. Taking the reference is under a spin lock held for two instructions:
- * between reading the pointer and counting, the last other reference must not go. While the table lives its
- * file systems stay mounted (storage_fs_hold).
+ * an old table goes when its last call has ended. While the table lives its file systems stay mounted
+ * (storage_fs_hold).
+ *
+ * Every call takes such a reference, on every core, so a count that all of them share would be the busiest word of the
+ * server. Each reactor has counts of its own instead (struct hold): it refers to a table once, and counts its
+ * calls on it without atomics, which is safe because fibers never migrate. Whoever publishes a new table visits all
+ * reactors, so that none clings to an old one out of idleness. Threads that are no reactors count on the table itself,
+ * under a lock held for two instructions: between reading the pointer and counting, the last other reference must not
+ * go.
  *
  * An export is a whole file system, so a handle cannot lead out of it.
  *
@@ -21,6 +27,7 @@
 
 static pthread_spinlock_t current_lock;
 static struct exports *current;
+static _Atomic uint64_t current_serial; /* grows with every table published */
 
 __attribute__((constructor)) static void exports_lock_init(void)
 {
@@ -42,29 +49,118 @@ static void exports_free(struct exports *exports)
 	free(exports);
 }
 
-void exports_publish(struct exports *exports)
+static void table_put(struct exports *exports)
 {
-	pthread_spin_lock(&current_lock);
-	struct exports *old = current;
-	current = exports;
-	pthread_spin_unlock(&current_lock);
-	exports_put(old);
+	if (exports && atomic_fetch_sub_explicit(&exports->refs, 1, memory_order_acq_rel) == 1)
+		exports_free(exports);
 }
 
-struct exports *exports_get(void)
+/* The current table with a reference; *SERIAL tells it from all others. */
+static struct exports *table_get(uint64_t *serial)
 {
 	pthread_spin_lock(&current_lock);
 	struct exports *e = current;
 	if (e)
 		atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+	*serial = atomic_load_explicit(&current_serial, memory_order_relaxed);
 	pthread_spin_unlock(&current_lock);
 	return e;
 }
 
+/* One for each table that calls on this reactor see: the current one, and old ones until their last call ends. */
+#define HOLDS 8
+struct hold {
+	struct exports *table; /* with one reference */
+	uint64_t serial;
+	unsigned calls;
+};
+static __thread struct hold holds[HOLDS];
+static __thread struct hold *newest; /* the one of the last exports_get(); NULL: none */
+
+static void hold_drop(struct hold *h)
+{
+	if (newest == h)
+		newest = NULL;
+	table_put(h->table);
+	h->table = NULL;
+}
+
+static struct exports *hold_take(void)
+{
+	struct hold *free_one = NULL;
+	uint64_t serial;
+	struct exports *table = table_get(&serial);
+
+	if (!table)
+		return NULL;
+	for (unsigned i = 0; i < HOLDS; i++) {
+		if (holds[i].table && !holds[i].calls)
+			hold_drop(&holds[i]);
+		if (!holds[i].table)
+			free_one = &holds[i];
+	}
+	/* so many reloads while one call ran: the client asks again */
+	if (!free_one) {
+		table_put(table);
+		return NULL;
+	}
+	*free_one = (struct hold){.table = table, .serial = serial, .calls = 1};
+	newest = free_one;
+	return table;
+}
+
+static void holds_flush(void *arg)
+{
+	(void)arg;
+	for (unsigned i = 0; i < HOLDS; i++)
+		if (holds[i].table && !holds[i].calls)
+			hold_drop(&holds[i]);
+}
+
+void exports_publish(struct exports *exports)
+{
+	pthread_spin_lock(&current_lock);
+	struct exports *old = current;
+	current = exports;
+	atomic_fetch_add_explicit(&current_serial, 1, memory_order_release);
+	pthread_spin_unlock(&current_lock);
+	table_put(old);
+	if (fiber_self())
+		for (unsigned i = 0; i < reactor_count(); i++)
+			reactor_call(reactor_get(i), holds_flush, NULL);
+}
+
+struct exports *exports_get(void)
+{
+	uint64_t serial;
+
+	if (!reactor_self())
+		return table_get(&serial);
+	if (newest && newest->serial == atomic_load_explicit(&current_serial, memory_order_acquire)) {
+		newest->calls++;
+		return newest->table;
+	}
+	return hold_take();
+}
+
 void exports_put(struct exports *exports)
 {
-	if (exports && atomic_fetch_sub_explicit(&exports->refs, 1, memory_order_acq_rel) == 1)
-		exports_free(exports);
+	if (!exports)
+		return;
+	if (!reactor_self()) {
+		table_put(exports);
+		return;
+	}
+	for (unsigned i = 0; i < HOLDS; i++) {
+		struct hold *h = &holds[i];
+		if (h->table != exports || !h->calls)
+			continue;
+		h->calls--;
+		if (!h->calls && h->serial != atomic_load_explicit(&current_serial, memory_order_relaxed))
+			hold_drop(h);
+		return;
+	}
+	table_put(exports); /* it was made here and never published */
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -159,8 +159,9 @@ struct exports {
 	struct export *export;
 };
 struct exports *exports_build(const struct config *config, struct storage *storage, struct error *err);
-void exports_publish(struct exports *exports); /* takes over the reference */
-struct exports *exports_get(void);             /* any thread */
+void exports_publish(struct exports *exports); /* takes over the reference. Waits, in a fiber */
+/* Any thread; NULL: none now. The reference is given back on the same reactor, or by no reactor either. */
+struct exports *exports_get(void);
 void exports_put(struct exports *exports);
 /* The rule that covers PEER, longest prefix first; NULL: this client has no access. */
 const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer);
