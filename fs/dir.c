@@ -447,8 +447,7 @@ static int make_existing(struct tx *tx, struct make_call *c, struct inode *dir, 
 	attr_fill(&inode->attr, inode->ino, c->attr);
 	wcc_before(c->dir_wcc, &dir->attr);
 	wcc_after(c->dir_wcc, &dir->attr, dir->ino);
-	/* the file's own transaction may still be on its way to the log: this one, put behind it, waits for both */
-	change_inode(&c->change, inode);
+	/* the transaction that made it may still be on its way to the log: even an empty one waits for all before it */
 	return change_finish(
 		&c->change, tx, c->op->reply && !(c->set && (c->set->set & FS_SET_SIZE)) ? c->op : NULL, c->id);
 }

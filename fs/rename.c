@@ -114,8 +114,7 @@ static int rename_pass(struct tx *tx, void *arg)
 	wcc_after(c->from_wcc, &from_dir->attr, from_dir->ino);
 	wcc_after(c->to_wcc, &to_dir->attr, to_dir->ino);
 	if (target == moved) {
-		/* two links of one file: nothing happens (POSIX); the record of the reply still has to be kept */
-		change_inode(&c->change, moved);
+		/* two links of one file: nothing happens (POSIX), but the reply still has to be kept */
 		return change_finish(&c->change, tx, c->op, (struct fs_id){.ino = ent.ino, .gen = ent.gen});
 	}
 	if (directory) {
