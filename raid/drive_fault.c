@@ -12,7 +12,8 @@
  * out at the end of its delay, as a slow drive would: a late read overwrites its buffer late.
  *
  * Power cut: each handle remembers the power cycle in which it was opened, and is dead in any later one.
- * With the volatile cache on, blocks written without FUA are held in memory until a flush.
+ * With the volatile cache on, blocks written without FUA are held in memory until a flush, and those with FUA until
+ * their completion goes out: a cut in the meantime may leave any part of either on the drive.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -55,6 +56,7 @@ static struct list states = LIST_INIT(states);
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t all_cycle; /* power cycle of all fault drives together */
 static uint64_t writes_total, writes_limit;
+static bool overlay; /* everything stays in the caches */
 
 static uint64_t random_next(uint64_t *seed)
 {
@@ -205,6 +207,29 @@ void fault_power_cut(const char *path, uint64_t seed, unsigned keep)
 	pthread_mutex_unlock(&mutex);
 }
 
+void fault_overlay(bool on)
+{
+	pthread_mutex_lock(&mutex);
+	overlay = on;
+	pthread_mutex_unlock(&mutex);
+}
+
+unsigned fault_cached(const char *path, uint64_t *block, uint8_t (*data)[BLOCK_BYTES], unsigned most)
+{
+	unsigned n = 0;
+	pthread_mutex_lock(&mutex);
+	struct fault_state *s = state_get(path);
+	struct htable_cursor cursor = {0};
+	struct htable_node *node;
+	while (s && (node = htable_next(&s->cache, &cursor)) && n < most) {
+		struct fault_block *b = container_of(node, struct fault_block, node);
+		block[n] = b->block;
+		memcpy(data[n++], b->data, BLOCK_BYTES);
+	}
+	pthread_mutex_unlock(&mutex);
+	return n;
+}
+
 void fault_write_limit(uint64_t limit)
 {
 	pthread_mutex_lock(&mutex);
@@ -232,6 +257,7 @@ void fault_reset(void)
 		s->cycle++;
 	}
 	writes_limit = writes_total = 0;
+	overlay = false;
 	pthread_mutex_unlock(&mutex);
 }
 
@@ -301,7 +327,7 @@ static bool fault_hits(struct fault_state *s, enum fault_kind kind)
 static int transfer(struct fault_state *s, int fd, struct drive_cmd *cmd, uint64_t limit)
 {
 	uint64_t at = cmd->offset, end = cmd->offset + limit;
-	bool cached = s->cache_on && !cmd->fua;
+	bool cached = s->cache_on || overlay;
 	for (unsigned i = 0; i < cmd->n && at < end; i++) {
 		uint8_t *p = cmd->iov[i].iov_base;
 		uint64_t len = cmd->iov[i].iov_len < end - at ? cmd->iov[i].iov_len : end - at;
@@ -309,7 +335,7 @@ static int transfer(struct fault_state *s, int fd, struct drive_cmd *cmd, uint64
 			return -EIO;
 		if (cmd->op == DRIVE_OP_WRITE && !cached && pwrite(fd, p, len, (off_t)at) != (ssize_t)len)
 			return -EIO;
-		if (s->cache_on || s->cache.count) {
+		if (cached || s->cache.count) {
 			for (uint64_t o = 0; o + BLOCK_BYTES <= len; o += BLOCK_BYTES) {
 				uint64_t block = (at + o) >> BLOCK_SHIFT;
 				struct fault_block *b = cache_find(s, block);
@@ -326,11 +352,17 @@ static int transfer(struct fault_state *s, int fd, struct drive_cmd *cmd, uint64
 	return 0;
 }
 
+static bool handle_alive(const struct fault_handle *handle)
+{
+	const struct fault_state *s = handle->state;
+	return handle->fd >= 0 && handle->cycle == s->cycle && handle->all_cycle == all_cycle && !s->vanished;
+}
+
 /* Carries a command out; under the mutex. */
 static int command_run(struct fault_handle *handle, struct drive_cmd *cmd)
 {
 	struct fault_state *s = handle->state;
-	if (handle->fd < 0 || handle->cycle != s->cycle || handle->all_cycle != all_cycle || s->vanished)
+	if (!handle_alive(handle))
 		return -ENODEV;
 	if (fault_hits(s, FAULT_VANISH)) {
 		s->vanished = true;
@@ -348,7 +380,7 @@ static int command_run(struct fault_handle *handle, struct drive_cmd *cmd)
 		return r;
 	}
 	if (cmd->op == DRIVE_OP_FLUSH)
-		return cache_settle(s, handle->fd, 0, 1000);
+		return overlay ? 0 : cache_settle(s, handle->fd, 0, 1000);
 	if (cmd->op == DRIVE_OP_DISCARD)
 		return 0;
 	if (writes_limit && writes_total >= writes_limit) {
@@ -370,9 +402,30 @@ static int command_run(struct fault_handle *handle, struct drive_cmd *cmd)
 	return transfer(s, handle->fd, cmd, cmd->bytes);
 }
 
+/* A write with FUA ends well: it becomes durable now, if the power is still on. Under the mutex. */
+static int fua_settle(struct fault_handle *handle, const struct drive_cmd *cmd)
+{
+	struct fault_state *s = handle->state;
+	if (!handle_alive(handle))
+		return -ENODEV;
+	for (uint64_t at = cmd->offset; at < cmd->offset + cmd->bytes && !overlay; at += BLOCK_BYTES) {
+		struct fault_block *b = cache_find(s, at >> BLOCK_SHIFT);
+		if (!b)
+			continue;
+		if (pwrite(handle->fd, b->data, BLOCK_BYTES, (off_t)at) != (ssize_t)BLOCK_BYTES)
+			return -EIO;
+		cache_drop(s, b);
+	}
+	return 0;
+}
+
 static void command_end(void *arg)
 {
 	struct drive_cmd *cmd = arg;
+	pthread_mutex_lock(&mutex);
+	if (cmd->op == DRIVE_OP_WRITE && cmd->fua && !cmd->verdict)
+		cmd->verdict = fua_settle(cmd->drive->data, cmd);
+	pthread_mutex_unlock(&mutex);
 	drive_cmd_done(cmd, cmd->verdict);
 }
 
@@ -381,6 +434,8 @@ static void command_late(struct timer *timer)
 	struct drive_cmd *cmd = container_of(timer, struct drive_cmd, timer);
 	pthread_mutex_lock(&mutex);
 	cmd->verdict = command_run(cmd->drive->data, cmd);
+	if (cmd->op == DRIVE_OP_WRITE && cmd->fua && !cmd->verdict)
+		cmd->verdict = fua_settle(cmd->drive->data, cmd);
 	pthread_mutex_unlock(&mutex);
 	drive_cmd_done(cmd, cmd->verdict);
 }

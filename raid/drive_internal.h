@@ -157,6 +157,11 @@ void drive_flush_ended(struct drive *drive, uint64_t upto);
 /* 0: as the kind of drive says. For tests. */
 extern _Atomic uint64_t drive_deadline_override;
 
+/* drive_fault.c, for tests of power cuts: what lies in the volatile cache of a drive, and how many blocks it is. */
+unsigned fault_cached(const char *path, uint64_t *block, uint8_t (*data)[BLOCK_BYTES], unsigned most);
+/* While it is on, nothing reaches the files: fault_power_cut() takes all back that was written. */
+void fault_overlay(bool on);
+
 /* content.c: what of others lies on the drive, in words ("ext4 file system"); false: nothing known. Waits. */
 int drive_content_foreign(struct drive *drive, char *text, size_t size, bool *found);
 /* The same on bytes: HEAD is the start of the drive, TAIL its last bytes. */
