@@ -400,6 +400,8 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 		goto release;
 	}
 	call->receive = receive;
+	if (list_empty(&conn->ops))
+		conn->progress = now_ns();
 	rpc_bytes_in(&conn->rpc, wc->byte_len);
 	const uint8_t *data = receive->buf->data;
 	enum rdma_verdict verdict = rdma_header_decode(&call->header, data, wc->byte_len);

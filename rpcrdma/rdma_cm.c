@@ -447,6 +447,8 @@ void rdma_metrics_register(void)
 		{&rdma_metrics.rnr_errors, "furrow_rdma_rnr_errors_total", "Work requests given up since the peer had no receive posted"},
 		{&rdma_metrics.completion_errors, "furrow_rdma_completion_errors_total", "Work requests that failed, without those flushed"},
 		{&rdma_metrics.post_errors, "furrow_rdma_post_errors_total", "Work requests that could not be posted"},
+		{&rdma_metrics.stalls, "furrow_rdma_stalls_total", "Connections closed since the peer took no replies"},
+		{&rdma_metrics.probes, "furrow_rdma_probes_total", "Signs of life asked of idle peers"},
 	};
 	static struct gauge gauges[] = {
 		{.name = "furrow_rdma_connections", .help = "Connections over RDMA", .arg = &rdma_metrics.connections},

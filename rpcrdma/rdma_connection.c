@@ -9,6 +9,10 @@
  * Send queue. Its slots are counted: a reply or an RDMA Read is posted when as many as it needs are free, and
  * waits in line otherwise, replies first. They come back with completions.
  *
+ * Signs of life. A peer that died without a word is found by its silence: after a minute an empty RDMA Write asks its
+ * adapter. One that lives and takes no replies (it posts no receives, so that our Sends are retried for ever) is closed after half
+ * a minute.
+ *
  * Closing, always in this order: the queue pair goes to the error state, so that everything in flight is flushed;
  * the peer is told; all completions are waited for, since until then the adapter may write to our buffers; then the queue
  * pair and the cm id are destroyed, the calls that still run end (their replies go nowhere), and the memory goes.
@@ -23,6 +27,7 @@
 #include <stdlib.h>
 
 struct rdma_metrics rdma_metrics;
+struct rdma_times rdma_times = {.look = 15 * NSEC_PER_SEC, .stall = 30 * NSEC_PER_SEC, .idle = 60 * NSEC_PER_SEC};
 
 static void connection_close(void *arg);
 
@@ -114,6 +119,8 @@ void rdma_post(struct rdma_connection *conn, struct rdma_op *op, uint32_t n, uin
 		conn->lane->wr[i].next = &conn->lane->wr[i + 1];
 	conn->lane->wr[n - 1].next = NULL;
 	op->conn = conn;
+	if (list_empty(&conn->ops))
+		conn->progress = now_ns();
 	if (!op->pending)
 		list_push_back(&conn->ops, &op->node);
 	op->pending += completions;
@@ -129,10 +136,42 @@ void rdma_op_complete(struct rdma_op *op)
 {
 	struct rdma_connection *conn = op->conn;
 	uint32_t slots = op->slots;
+	conn->progress = now_ns();
 	if (--op->pending == 0)
 		list_remove(&op->node);
 	op->done(op);
 	rdma_slots_give(conn, slots);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Signs of life
+ */
+
+static void probe_done(struct rdma_op *op)
+{
+	(void)op; /* when it failed the connection is closing already */
+}
+
+void rdma_connection_look(struct rdma_connection *conn, uint64_t now)
+{
+	if (conn->failed || !conn->accepted)
+		return;
+	if (!list_empty(&conn->ops)) {
+		if (now - conn->progress < rdma_times.stall)
+			return;
+		counter_add(&rdma_metrics.stalls, 1);
+		log_warning("rdma", "peer takes no replies peer=%s", conn->text);
+		rdma_connection_fail(conn, "its work makes no progress");
+		return;
+	}
+	if (now - conn->progress < rdma_times.idle || !conn->sq_free)
+		return;
+	counter_add(&rdma_metrics.probes, 1);
+	conn->sq_free--;
+	conn->probe = (struct rdma_op){.slots = 1, .done = probe_done};
+	conn->lane->wr[0] = (struct ibv_send_wr){
+		.wr_id = (uintptr_t)&conn->probe | RDMA_WR_LAST, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+	rdma_post(conn, &conn->probe, 1, 1);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -225,7 +264,8 @@ static const char *open_steps(struct rdma_connection *conn)
 	conn->began = true;
 	atomic_store(&conn->rpc.credits, conn->credits);
 	conn->number = conn->qp->qp_num;
-	htable_insert(&conn->lane->connections, &conn->by_number, hash_u64(conn->number));
+	conn->progress = now_ns();
+	rdma_lane_list(conn->lane, conn, true);
 	struct accept a = {.conn = conn};
 	offload(verbs_accept, &a);
 	if (a.rc)
@@ -356,7 +396,7 @@ static void connection_close(void *arg)
 	if (conn->lane)
 		rdma_lane_drain(conn->lane);
 	if (conn->began)
-		htable_remove(&conn->lane->connections, &conn->by_number);
+		rdma_lane_list(conn->lane, conn, false);
 	struct list_node *n;
 	while ((n = list_first(&conn->ops))) { /* nothing reaches our memory any more */
 		struct rdma_op *op = container_of(n, struct rdma_op, node);

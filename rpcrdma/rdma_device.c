@@ -249,6 +249,18 @@ static void lane_free(struct rdma_lane *lane)
 	free(lane);
 }
 
+/* The one thing here that wakes an idle server: four times a minute, while a connection is there. */
+static void lane_look(struct timer *timer)
+{
+	struct rdma_lane *lane = container_of(timer, struct rdma_lane, look);
+	struct htable_cursor cursor = {0};
+	struct htable_node *n;
+	uint64_t now = now_ns();
+	while ((n = htable_next(&lane->connections, &cursor)))
+		rdma_connection_look(container_of(n, struct rdma_connection, by_number), now);
+	timer_start(timer, now + rdma_times.look);
+}
+
 static struct rdma_lane *lane_create(struct rdma_device *device)
 {
 	struct rdma_lane *lane = calloc(1, sizeof *lane);
@@ -274,6 +286,7 @@ static struct rdma_lane *lane_create(struct rdma_device *device)
 	}
 	lane->poller = (struct poller){.poll = lane_poll, .arm = lane_arm};
 	poller_add(&lane->poller);
+	timer_init(&lane->look, lane_look);
 	lane->watch.done = lane_event;
 	lane->watching = true;
 	watch_start(&lane->watch, lane->channel->fd);
@@ -311,6 +324,18 @@ void rdma_lane_release(struct rdma_lane *lane, uint32_t cq_entries, uint32_t cre
 {
 	lane->cq_free += cq_entries;
 	lane->granted -= credits;
+}
+
+void rdma_lane_list(struct rdma_lane *lane, struct rdma_connection *conn, bool listed)
+{
+	if (listed)
+		htable_insert(&lane->connections, &conn->by_number, hash_u64(conn->number));
+	else
+		htable_remove(&lane->connections, &conn->by_number);
+	if (!lane->connections.count)
+		timer_stop(&lane->look);
+	else if (!lane->look.slot)
+		timer_start(&lane->look, now_ns() + rdma_times.look);
 }
 
 static void lanes_close(void *arg)

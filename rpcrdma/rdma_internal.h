@@ -84,6 +84,7 @@ struct rdma_lane {
 	struct ibv_cq *cq;
 	struct ibv_srq *srq;
 	struct io watch;
+	struct timer look; /* at its connections, while it has any */
 	bool armed, closing, watching;
 	struct fiber *closer;
 	int error;
@@ -114,6 +115,7 @@ struct rdma_lane *rdma_lane_reserve(struct rdma_device *device, uint32_t cq_entr
 /* As many credits as there are receives for, at most WANTED. No wait. */
 uint32_t rdma_lane_grant(struct rdma_lane *lane, uint32_t wanted);
 void rdma_lane_release(struct rdma_lane *lane, uint32_t cq_entries, uint32_t credits);
+void rdma_lane_list(struct rdma_lane *lane, struct rdma_connection *conn, bool listed); /* its completions are for CONN */
 void rdma_lane_drain(struct rdma_lane *lane); /* takes every completion that is there. No wait */
 void rdma_receive_release(struct rdma_receive *receive); /* posts it again. No wait */
 
@@ -176,6 +178,8 @@ struct rdma_connection {
 	struct list slot_waiters; /* behind them */
 	struct list read_waiters;
 	struct list ops;
+	struct rdma_op probe;
+	uint64_t progress; /* when something last came, or was completed, or posted while nothing was in flight */
 	uint32_t calls; /* struct rdma_call in use */
 	struct fiber *closer;
 	char text[64]; /* the peer */
@@ -200,6 +204,14 @@ void rdma_reads_give(struct rdma_connection *conn, uint32_t n); /* no wait */
 /* Posts the first N of the lane's work requests, chained, for OP with COMPLETIONS to come. An error closes the connection. */
 void rdma_post(struct rdma_connection *conn, struct rdma_op *op, uint32_t n, uint32_t completions);
 void rdma_op_complete(struct rdma_op *op);
+
+/* Closes it when its work makes no progress; asks for a sign of life when it was idle for long. Loop; no wait. */
+void rdma_connection_look(struct rdma_connection *conn, uint64_t now);
+
+/* How often each connection is looked at, and after how long a stall is its end and silence wants a probe. Tests change them. */
+extern struct rdma_times {
+	uint64_t look, stall, idle;
+} rdma_times;
 
 extern const struct rpc_transport rdma_rpc_transport;
 
@@ -255,7 +267,7 @@ void rdma_reply_room(struct rdma_call *call);
 extern struct rdma_metrics {
 	struct counter accepted, refused, closed, credit_violations, header_errors;
 	struct counter reads, read_bytes, read_deadlines, writes, write_bytes, sends, sends_queued, invalidations;
-	struct counter rnr_errors, completion_errors, post_errors;
+	struct counter rnr_errors, completion_errors, post_errors, stalls, probes;
 	_Atomic int64_t connections, credits, receives;
 } rdma_metrics;
 void rdma_metrics_register(void);

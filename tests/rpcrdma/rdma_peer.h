@@ -45,6 +45,8 @@ struct peer {
 struct peer_options {
 	bool no_private; /* RFC 8166 alone: 1024 bytes inline */
 	bool no_reads;	 /* serves no RDMA Reads */
+	bool no_receives;
+	bool few_retries; /* of the server's sends, so that a dead peer is found soon */
 };
 
 static inline uint64_t peer_now_ms(void)
@@ -133,12 +135,12 @@ static inline bool peer_open(struct peer *p, const char *address, uint16_t port,
 		.cap = {.max_send_wr = PEER_SLOTS, .max_recv_wr = PEER_SLOTS, .max_send_sge = 1, .max_recv_sge = 1}};
 	if (!p->mr || !p->slot_mr || rdma_create_qp(p->id, p->pd, &qp))
 		goto failed;
-	for (unsigned i = 0; i < PEER_SLOTS; i++)
+	for (unsigned i = 0; i < PEER_SLOTS && !options.no_receives; i++)
 		peer_receive(p, i);
 	struct rdma_conn_param param = {.private_data = private_data,
 		.private_data_len = options.no_private ? 0 : sizeof private_data,
 		.responder_resources = options.no_reads ? 0 : 16,
-		.retry_count = 7,
+		.retry_count = options.few_retries ? 1 : 7,
 		.rnr_retry_count = 7};
 	if (rdma_connect(p->id, &param) || !peer_event(p, RDMA_CM_EVENT_ESTABLISHED))
 		goto failed;
