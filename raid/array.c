@@ -22,6 +22,12 @@ struct array *array_make(void)
 	memset(array, 0, sizeof(*array));
 	pthread_mutex_init(&array->table, NULL);
 	fiber_mutex_init(&array->mutex);
+	fiber_mutex_init(&array->owners);
+	fiber_mutex_init(&array->change);
+	wait_queue_init(&array->keeper.work);
+	wait_queue_init(&array->keeper.done);
+	gates_init(array);
+	array->tuning.latency_target_ns = REBUILD_LATENCY_TARGET;
 	array->home = reactor_self();
 	for (unsigned i = 0; i < RAID_MEMBERS_MAX; i++) {
 		array->member[i].array = array;
@@ -38,6 +44,8 @@ void array_free(struct array *array)
 	}
 	for (unsigned i = 0; i < SUPER_GEOMETRIES; i++)
 		code_fini(&array->code[i]);
+	missed_fini(array);
+	gates_fini(array);
 	pthread_mutex_destroy(&array->table);
 	free(array);
 }
@@ -192,6 +200,8 @@ int array_create(const struct array_create *create, struct error *err)
 		if (r)
 			error_set(err, r, "%s: cannot be written: %s", drive->path, strerror(-r));
 	}
+	if (!r && missed_init(array))
+		r = error_set(err, -ENOMEM, "array %s: out of memory", create->name);
 	if (!r) {
 		fiber_lock(&array->mutex);
 		r = array_commit(array, err);
@@ -214,13 +224,14 @@ int array_create(const struct array_create *create, struct error *err)
 static void close_home(void *arg)
 {
 	struct array *array = arg;
+	keeper_stop(array);
 	fiber_lock(&array->mutex);
 	if (!array_stopped(array)) {
 		/* what was written without a flush must not become less durable than a clean superblock says */
 		for (unsigned i = 0; i < array->config.members; i++) {
 			struct member *member = &array->member[i];
 			uint64_t upto;
-			if (member_active(member) && drive_flush_needed(member->drive, &upto) &&
+			if (member_writable(member) && drive_flush_needed(member->drive, &upto) &&
 				drive_flush(member->drive))
 				log_warning("raid", "flush failed at close array=%s drive=%s", array->config.name,
 					member->path);
@@ -270,9 +281,9 @@ void array_status(struct array *array, struct array_status *status)
 	status->free_bytes = free_stripes * g->k * g->strip_bytes;
 	for (unsigned i = 0; i < c->slots; i++)
 		status->member[i].uuid = c->member[i].uuid;
-	unsigned slots = c->slots;
-	pthread_mutex_unlock(&array->table);
+	unsigned slots = status->slots = c->slots;
 	status->stopped = array_stopped(array);
+	rebuild_status_get(array, &status->rebuild);
 	for (unsigned i = 0; i < slots; i++) {
 		struct member *member = &array->member[i];
 		switch (atomic_load(&member->state)) {
@@ -282,8 +293,13 @@ void array_status(struct array *array, struct array_status *status)
 		case FORMAT_MEMBER_SPARE:
 			status->member[i].state = MEMBER_SPARE;
 			break;
-		case FORMAT_MEMBER_MISSING:
+		case FORMAT_MEMBER_REBUILD:
+			status->member[i].state = MEMBER_REBUILDING;
+			break;
 		case FORMAT_MEMBER_NONE:
+			status->member[i].state = MEMBER_NONE;
+			break;
+		case FORMAT_MEMBER_MISSING:
 			status->member[i].state = member->stale ? MEMBER_STALE : MEMBER_MISSING;
 			break;
 		default:
@@ -310,4 +326,5 @@ void array_status(struct array *array, struct array_status *status)
 		status->member[i].flushes = drive_stat_sum(drive, offsetof(struct drive_stats, flushes));
 		status->member[i].fua_writes = drive_stat_sum(drive, offsetof(struct drive_stats, fua_writes));
 	}
+	pthread_mutex_unlock(&array->table);
 }

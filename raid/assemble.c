@@ -129,7 +129,12 @@ static int candidates_judge(struct assembly *a, struct error *err)
 	const struct raid_config *top = &a->newest->found->config;
 	for (unsigned i = 0; i < a->count; i++) {
 		struct candidate *c = &a->list[i];
-		const struct super_found *f = c->found;
+		struct super_found *f = c->found;
+		/* a spare that took over a slot may not have been told yet */
+		for (unsigned slot = 0; slot < top->slots; slot++)
+			if (top->member[slot].state != FORMAT_MEMBER_NONE &&
+				memcmp(&top->member[slot].uuid, &f->member, sizeof(f->member)) == 0)
+				f->slot = slot;
 		const struct member_config *m = f->slot < SUPER_MEMBERS ? &top->member[f->slot] : NULL;
 		if (f->config.events == top->events && f->common != a->newest->found->common)
 			return error_set(err, -EUCLEAN,
@@ -142,7 +147,8 @@ static int candidates_judge(struct assembly *a, struct error *err)
 			c->verdict = CANDIDATE_FAILED;
 		else if (m->state == FORMAT_MEMBER_MISSING || f->config.events < m->events)
 			c->verdict = CANDIDATE_STALE;
-		else if (m->state == FORMAT_MEMBER_ACTIVE || m->state == FORMAT_MEMBER_SPARE)
+		else if (m->state == FORMAT_MEMBER_ACTIVE || m->state == FORMAT_MEMBER_SPARE ||
+			 m->state == FORMAT_MEMBER_REBUILD)
 			c->verdict = CANDIDATE_USE;
 		else
 			c->verdict = CANDIDATE_STALE;
@@ -241,6 +247,11 @@ static int array_start(struct assembly *a, struct error *err)
 		}
 		if (slot < c->members && !good && m->state != FORMAT_MEMBER_FAILED &&
 			m->state != FORMAT_MEMBER_MISSING) {
+			/* from now on it misses what is written; a rebuild that was under way begins again */
+			if (m->state == FORMAT_MEMBER_ACTIVE)
+				m->map_id = c->events + 1;
+			m->left = c->events + 1;
+			m->rebuild_next = 0;
 			m->state = FORMAT_MEMBER_MISSING;
 			m->changed = wall_ns();
 		}
@@ -257,9 +268,12 @@ static int array_start(struct assembly *a, struct error *err)
 	for (unsigned i = 0; i < c->geometries; i++)
 		if (code_init(&array->code[i], c->geometry[i].code, c->geometry[i].k, c->geometry[i].m))
 			return error_set(err, -ENOMEM, "array %s: out of memory", c->name);
+	if (missed_init(array))
+		return error_set(err, -ENOMEM, "array %s: out of memory", c->name);
 	int r = members_claim(a, err);
 	if (r)
 		return r;
+	missed_load(array);
 	bool clean = c->clean;
 	c->clean = false;
 	fiber_lock(&array->mutex);

@@ -158,6 +158,18 @@ void drive_cmd_done(struct drive_cmd *cmd, int error)
 		return;
 	}
 	struct drive_batch *batch = req->batch;
+	if (!cmd->drive->instant && (cmd->op == DRIVE_OP_READ || cmd->op == DRIVE_OP_WRITE)) {
+		struct drive_stats *stats = drive_stats_here(cmd->drive);
+		uint64_t took = now_ns() - req->sent;
+		if (!batch->background) {
+			stat_add(&stats->others, 1);
+			stat_add(&stats->others_ns, took);
+		}
+		if (cmd->op == DRIVE_OP_READ) {
+			stat_add(&stats->timed_reads, 1);
+			stat_add(&stats->read_ns, took);
+		}
+	}
 	if (error && !req->error)
 		req->error = error;
 	list_remove(&cmd->node);
@@ -205,6 +217,7 @@ void batch_init(struct drive_batch *batch)
 	batch->pending = 0;
 	batch->waiter = NULL;
 	batch->deadline = 0;
+	batch->background = false;
 }
 
 static struct drive_cmd *batch_cmd(
@@ -234,7 +247,8 @@ static void batch_req(struct drive_batch *batch, struct drive_req *req, struct d
 	req->error = 0;
 	req->given_up = false;
 	uint64_t wait = atomic_load_explicit(&drive_deadline_override, memory_order_relaxed);
-	uint64_t deadline = now_ns() + (wait ? wait : drive->deadline_ns);
+	req->sent = now_ns();
+	uint64_t deadline = req->sent + (wait ? wait : drive->deadline_ns);
 	if (deadline > batch->deadline)
 		batch->deadline = deadline;
 }

@@ -43,6 +43,7 @@ static inline uint8_t *slice_cursor_peek(const struct slice_cursor *c, uint32_t 
 struct drive_req {
 	struct drive_batch *batch;
 	int error;     /* valid after batch_wait(): 0, -ETIMEDOUT, -EIO, -ENODEV, ... */
+	uint64_t sent; /* when */
 	bool given_up; /* a command of it is in quarantine: its memory may still be read or written by the drive */
 };
 
@@ -71,6 +72,7 @@ struct drive_batch {
 	unsigned pending;
 	struct fiber *waiter;
 	uint64_t deadline;
+	bool background; /* of rebuild or scrub: not counted as others' */
 };
 void batch_init(struct drive_batch *batch);
 /*
@@ -100,6 +102,8 @@ extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, d
 struct drive_stats {
 	_Atomic uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
 	_Atomic uint64_t volatile_writes; /* that ended without being durable */
+	_Atomic uint64_t others, others_ns;	/* commands that are not of rebuild or scrub, and how long they took */
+	_Atomic uint64_t timed_reads, read_ns; /* all reads */
 } __attribute__((aligned(64)));
 
 struct drive {
@@ -114,6 +118,7 @@ struct drive {
 	bool volatile_cache;   /* writes need FUA or a flush to survive a power cut */
 	bool can_discard;
 	bool read_only; /* opened to look only */
+	bool instant; /* ends commands inside of submit(): not worth a clock */
 	uint64_t deadline_ns;
 	/* what it really is, whatever its path: device number, and inode of a file */
 	dev_t id_dev;

@@ -71,6 +71,7 @@ static int null_open(struct drive *drive, bool claim, struct error *err)
 	if (r)
 		return r;
 	drive->kind = DRIVE_FILE;
+	drive->instant = true;
 	drive->bytes = bytes;
 	drive->data = state;
 	drive->id_dev = (dev_t)-1;

@@ -56,22 +56,32 @@ static void array_stop(struct array *array, const struct member *member, const c
 		array->config.name, member->slot, member->path, reason);
 }
 
-/* Changes the state of an active member to FAILED, or stops the array. Home reactor, mutex held. */
-static int member_take_out(struct member *member, const char *reason)
+int member_take_out(struct member *member, const char *reason)
 {
 	struct array *array = member->array;
 	struct member_config *mc = &array->config.member[member->slot];
+	uint8_t was = mc->state;
 	mc->state = FORMAT_MEMBER_FAILED;
 	if (!config_viable(&array->config)) {
-		mc->state = FORMAT_MEMBER_ACTIVE;
+		mc->state = was;
 		array_stop(array, member, reason);
+		event_emit(array, "array-stopped", member, "%s", reason);
 		return -ENODEV;
 	}
 	mc->changed = wall_ns();
 	atomic_store(&member->state, FORMAT_MEMBER_FAILED);
+	missed_begin(member, was == FORMAT_MEMBER_ACTIVE);
 	log_error("raid", "member ejected array=%s slot=%u drive=%s reason=\"%s\"", array->config.name, member->slot,
 		member->path, reason);
+	event_emit(array, "member-failed", member, "%s", reason);
+	keeper_kick(array);
 	return 0;
+}
+
+/* Whether the superblocks that are written go to a slot in this state. */
+static bool state_listed(uint8_t state)
+{
+	return state == FORMAT_MEMBER_ACTIVE || state == FORMAT_MEMBER_REBUILD || state == FORMAT_MEMBER_SPARE;
 }
 
 /* One copy of the superblock to all members that are there. Returns how many failed, or -ENODEV, -ENOMEM. */
@@ -90,8 +100,7 @@ static int commit_copy(struct array *array, unsigned copy)
 	batch_init(&batch);
 	for (unsigned i = 0; i < c->slots; i++) {
 		struct member *member = &array->member[i];
-		if ((c->member[i].state != FORMAT_MEMBER_ACTIVE && c->member[i].state != FORMAT_MEMBER_SPARE) ||
-			!member->drive)
+		if (!state_listed(c->member[i].state) || !member->drive)
 			continue;
 		struct slice slice = {.buf = bufs[i] = buf_alloc(SUPER_BYTES), .off = 0, .len = SUPER_BYTES};
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
@@ -112,6 +121,7 @@ static int commit_copy(struct array *array, unsigned copy)
 			atomic_fetch_add(&member->timeouts, 1);
 		if (c->member[i].state == FORMAT_MEMBER_SPARE) {
 			log_error("raid", "spare lost array=%s slot=%u drive=%s", c->name, i, member->path);
+			event_emit(array, "spare-lost", member, "%s", strerror(-reqs[i].error));
 			c->member[i] = (struct member_config){.state = FORMAT_MEMBER_NONE};
 			atomic_store(&member->state, FORMAT_MEMBER_NONE);
 			failed++;
@@ -133,11 +143,18 @@ int array_commit(struct array *array, struct error *err)
 	for (;;) {
 		if (array_stopped(array))
 			return error_set(err, -ENODEV, "array %s has stopped", c->name);
+		/* what those lack who are out is on record before it is on record that they are */
+		int lost = missed_persist(array);
+		if (lost < 0)
+			return error_set(err, lost, "array %s: %s", c->name,
+				lost == -ENODEV ? "too few members left" : strerror(-lost));
+		if (lost)
+			continue;
 		pthread_mutex_lock(&array->table);
 		c->events++;
 		c->updated = wall_ns();
 		for (unsigned i = 0; i < c->slots; i++)
-			if (c->member[i].state == FORMAT_MEMBER_ACTIVE || c->member[i].state == FORMAT_MEMBER_SPARE)
+			if (state_listed(c->member[i].state))
 				c->member[i].events = array->complete;
 		pthread_mutex_unlock(&array->table);
 		char why[160];
@@ -158,7 +175,7 @@ int array_commit(struct array *array, struct error *err)
 	}
 	array->complete = c->events;
 	for (unsigned i = 0; i < c->members; i++)
-		if (c->member[i].state != FORMAT_MEMBER_ACTIVE)
+		if (c->member[i].state != FORMAT_MEMBER_ACTIVE && c->member[i].state != FORMAT_MEMBER_REBUILD)
 			atomic_store(&array->member[i].out, true);
 	return 0;
 }
@@ -178,9 +195,9 @@ static void eject_home(void *arg)
 	if (array_stopped(array)) {
 		call->result = -ENODEV;
 	} else if (!atomic_load(&member->out)) {
-		if (call->reason && member_active(member))
+		if (call->reason && member_writable(member))
 			call->result = member_take_out(member, call->reason);
-		if (!call->result && !member_active(member))
+		if (!call->result && !member_writable(member))
 			call->result = array_commit(array, NULL);
 	}
 	fiber_unlock(&array->mutex);
@@ -258,10 +275,12 @@ static void fail_home(void *arg)
 		call->result = error_set(call->err, -ENODEV, "array %s has stopped", c->name);
 	} else if (call->slot >= c->members) {
 		call->result = error_set(call->err, -EINVAL, "array %s has no member %u", c->name, call->slot);
-	} else if (c->member[call->slot].state == FORMAT_MEMBER_ACTIVE) {
+	} else if (c->member[call->slot].state == FORMAT_MEMBER_ACTIVE ||
+		   c->member[call->slot].state == FORMAT_MEMBER_REBUILD) {
+		uint8_t was = c->member[call->slot].state;
 		c->member[call->slot].state = FORMAT_MEMBER_FAILED;
 		bool viable = config_viable(c);
-		c->member[call->slot].state = FORMAT_MEMBER_ACTIVE;
+		c->member[call->slot].state = was;
 		if (!viable) {
 			call->result = error_set(
 				call->err, -EBUSY, "array %s cannot do without member %u", c->name, call->slot);
@@ -283,7 +302,8 @@ int array_fail(struct array *array, unsigned slot, struct error *err)
 
 const char *member_state_name(enum member_state state)
 {
-	static const char *const names[] = {"active", "failed", "missing", "stale", "spare"};
+	static const char *const names[] = {
+		"active", "failed", "missing", "stale", "spare", "rebuilding", "none"};
 	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
 }
 

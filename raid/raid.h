@@ -46,7 +46,8 @@ int uuid_parse(const char *text, struct uuid *uuid);
  */
 
 enum drive_kind { DRIVE_NVME, DRIVE_BLOCK, DRIVE_FILE };
-enum drive_content { DRIVE_EMPTY, DRIVE_MEMBER, DRIVE_FOREIGN, DRIVE_DAMAGED, DRIVE_UNREADABLE };
+/* DRIVE_POOL: a spare of the shared pool, which belongs to no array */
+enum drive_content { DRIVE_EMPTY, DRIVE_MEMBER, DRIVE_FOREIGN, DRIVE_DAMAGED, DRIVE_UNREADABLE, DRIVE_POOL };
 
 struct drive_info {
 	char path[256];
@@ -105,8 +106,94 @@ int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct
 /* Takes a member out, as if it had failed. */
 int array_fail(struct array *array, unsigned slot, struct error *err);
 
-enum member_state { MEMBER_ACTIVE, MEMBER_FAILED, MEMBER_MISSING, MEMBER_STALE, MEMBER_SPARE };
+/*
+ * Life of members, all on an open array. What is written while a member is away is noted, so that the same drive is
+ * brought up to date by that; any other one is rebuilt from the beginning, rows in use only.
+ */
+struct member_add {
+	bool force; /* also a drive that holds something else */
+	bool spare; /* wait as a spare; else it may take over the slot of a lost member at once */
+	int slot;   /* the lost slot that it is for; -1: any */
+};
+/*
+ * DRIVE joins: as the member that it was (*SLOT tells which), or as a new one in a lost slot, or as a spare. -EEXIST
+ * when it holds something else and may not be overwritten. The rebuild is the keeper's.
+ */
+int array_add(struct array *array, const char *drive, const struct member_add *how, unsigned *slot, struct error *err);
+/* Lets go of the drive of a lost member or of a spare; the spare is wiped. */
+int array_remove(struct array *array, unsigned slot, struct error *err);
+/* Takes SLOT's member out and rebuilds it on DRIVE, or on a spare (DRIVE NULL). */
+int array_replace(struct array *array, unsigned slot, const char *drive, bool force, struct error *err);
+/*
+ * The keeper of an open array puts spares into lost slots and rebuilds, in the background, until the array is closed.
+ * Without it nothing of that happens: who only looks at an array starts none.
+ */
+int array_keep(struct array *array, struct error *err);
+/* Waits until no rebuild is under way or can begin. PROGRESS may be NULL. 0, or -EIO when members are still lost. */
+struct rebuild_status;
+int array_settled(struct array *array, void (*progress)(void *arg, const struct rebuild_status *status), void *arg);
+void array_rebuild_pause(struct array *array, bool pause);
+#define REBUILD_LATENCY_TARGET (5 * NSEC_PER_MSEC)
+struct rebuild_tuning {
+	uint64_t latency_target_ns; /* mean of a drive command of others, above which a rebuild gives way; 0: never */
+};
+void array_tune(struct array *array, const struct rebuild_tuning *tuning);
+
+/* Drives for all arrays: marked as such, and taken by who keeps an array that lacks a member. */
+int pool_add(const char *drive, bool force, struct error *err);
+int pool_remove(const char *drive, struct error *err);
+
+enum member_state {
+	MEMBER_ACTIVE,
+	MEMBER_FAILED,
+	MEMBER_MISSING,
+	MEMBER_STALE,
+	MEMBER_SPARE,
+	MEMBER_REBUILDING,
+	MEMBER_NONE
+};
 const char *member_state_name(enum member_state state);
+
+struct rebuild_status {
+	bool running, paused;
+	bool partial; /* a member that came back: only what it missed */
+	unsigned slot;
+	uint64_t done_bytes, total_bytes;    /* of the member; the total as it was counted at the start */
+	uint64_t read_bytes, written_bytes; /* by this rebuild */
+	uint64_t rate;			     /* bytes of the member a second, lately */
+	uint64_t eta_ns;		     /* 0: not known */
+	uint64_t lost_rows;		     /* could not be brought back: other members cannot be read there */
+};
+
+/* What an NVMe drive tells of its health. */
+struct drive_smart {
+	uint8_t critical_warning, percent_used, spare_percent, spare_threshold;
+	unsigned temperature; /* kelvin */
+	uint64_t media_errors, power_on_hours, unsafe_shutdowns;
+};
+
+/* Scrub: reads all rows in use and compares them with their parity. */
+struct scrub_status {
+	bool running, paused;
+	uint64_t done_stripes, total_stripes, eta_ns;
+	uint64_t started, ended; /* ns since 1970; 0: never */
+	uint64_t read_bytes;
+	uint64_t mismatches;	/* rows that did not fit together */
+	uint64_t repaired;	/* ... of which the wrong block was found, and made right */
+	uint64_t unresolved;	/* ... of which nobody can tell what is wrong */
+	uint64_t unread_repaired; /* blocks that could not be read, and were written again */
+};
+int array_scrub_start(struct array *array, struct error *err);
+void array_scrub_pause(struct array *array, bool pause);
+void array_scrub_stop(struct array *array);
+
+/*
+ * What happens to arrays: "member-failed", "member-returned", "rebuild-started", "rebuild-done", "rebuild-failed",
+ * "spare-used", "spare-lost", "no-spare", "drive-slow", "drive-warning", "scrub-done", "block-repaired", "array-stopped".
+ * FN is called on any reactor, and must not wait. MEMBER is a path, or "". One listener; NULL: none.
+ */
+typedef void raid_event_fn(void *arg, const char *event, const char *array, const char *member, const char *detail);
+void raid_events_listen(raid_event_fn *fn, void *arg);
 
 struct array_status {
 	struct uuid uuid;
@@ -116,8 +203,14 @@ struct array_status {
 	uint64_t events;
 	uint64_t data_bytes, free_bytes; /* of data in stripes; not given to a volume */
 	bool degraded, stopped;
+	unsigned slots; /* MEMBERS and the spares behind them; entries of member[] */
+	struct rebuild_status rebuild;
+	struct scrub_status scrub;
 	struct {
 		enum member_state state;
+		bool slow; /* reads go around it */
+		bool smart_valid;
+		struct drive_smart smart;
 		char path[256], model[41], serial[21];
 		struct uuid uuid;
 		uint64_t bytes, read_errors, write_errors, checksum_errors, timeouts;
@@ -158,6 +251,19 @@ int volume_destroy(struct array *array, const char *name, struct error *err);
 unsigned volume_list(struct array *array, struct volume_info list[RAID_VOLUMES_MAX]); /* no wait */
 int volume_open(struct array *array, const char *name, struct volume **volume, struct error *err);
 void volume_close(struct volume *volume);
+
+/*
+ * What the owner of a volume knows of it, for rebuild and scrub. All may wait; they are called on the array's home
+ * reactor. Cleared (NULL) before the owner goes: that waits for calls that are under way.
+ */
+struct volume_owner {
+	/* Sets USED[i] for each of the COUNT stripes from FIRST on, of which some row is needed or is being written. */
+	void (*usage)(void *arg, uint64_t first, unsigned count, bool *used);
+	/* Whether DATA is what BLOCK should hold: 1 yes, 0 no, -ENOENT it is not in use or cannot be told. */
+	int (*verify)(void *arg, uint64_t block, const struct slice *data);
+	void *arg;
+};
+void volume_set_owner(struct volume *volume, const struct volume_owner *owner);
 
 const struct volume_geometry *volume_geometry(const struct volume *volume); /* no wait */
 const struct uuid *volume_uuid(const struct volume *volume);

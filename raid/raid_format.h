@@ -46,7 +46,8 @@ enum format_member_state {
 	FORMAT_MEMBER_ACTIVE = 1,  /* holds all that was acknowledged */
 	FORMAT_MEMBER_FAILED = 2,  /* ejected after an error or by command */
 	FORMAT_MEMBER_MISSING = 3, /* was not there, or was stale, when the array was opened */
-	FORMAT_MEMBER_REBUILD = 4, /* active for stripes below rebuild_next only */
+	FORMAT_MEMBER_REBUILD = 4, /* gets all that is written; of what was there before, stripes below rebuild_next are
+				      valid. Not read from */
 	FORMAT_MEMBER_SPARE = 5,   /* waits to take over a slot */
 };
 
@@ -73,7 +74,8 @@ struct format_member {
 	le64 events;	   /* the member must have seen at least this event to be used */
 	le64 rebuild_next; /* stripe */
 	le64 changed;	   /* when it came into this state, ns since 1970 */
-	uint8_t reserved1[16];
+	le64 map_id;	   /* of the map of what it missed (struct format_missed); 0: it lacks everything */
+	le64 left;	   /* the first event that it cannot have seen */
 };
 _Static_assert(sizeof(struct format_member) == 64, "member");
 
@@ -138,5 +140,43 @@ _Static_assert(offsetof(struct format_super, geometry) == 512, "super");
 _Static_assert(offsetof(struct format_super, member) == 1536, "super");
 _Static_assert(offsetof(struct format_super, volume) == 5632, "super");
 _Static_assert(sizeof(struct format_super) == SUPER_BYTES, "super");
+
+/*
+ * The map of what the member in SLOT missed, on each of the others: at MISSED_OFFSET + (2 * slot + copy) * 4096,
+ * written in turn to copy 0 and 1. Bit i, counted from the lowest of the first byte on: the stripes of the array
+ * from i << shift on, 1 << shift of them.
+ */
+#define MISSED_OFFSET 131072u
+#define MISSED_BYTES 4096u
+#define MISSED_MAGIC "FurrowMm"
+#define MISSED_BITS 30720u
+struct format_missed {
+	char magic[8];
+	le64 checksum; /* of the MISSED_BYTES with this field zero */
+	uint8_t array_uuid[16];
+	le64 map_id;
+	le64 generation;
+	le16 slot;
+	uint8_t copy; /* the lowest bit of generation */
+	uint8_t shift;
+	uint8_t reserved[204];
+	uint8_t bits[MISSED_BITS / 8];
+};
+_Static_assert(sizeof(struct format_missed) == MISSED_BYTES, "missed");
+_Static_assert(MISSED_OFFSET + 2 * SUPER_MEMBERS * MISSED_BYTES <= MEMBER_HEAD_BYTES, "missed");
+
+/* A drive of the shared pool of spares bears this where copy 0 of a superblock would be, and belongs to no array. */
+#define SPARE_MAGIC "FurrowSp"
+struct format_spare {
+	char magic[8];
+	le64 checksum; /* of the SPARE_BYTES with this field zero */
+	le32 version;  /* 1 */
+	le32 bytes;
+	uint8_t uuid[16];
+	le64 created;
+	uint8_t reserved[4048];
+};
+#define SPARE_BYTES 4096u
+_Static_assert(sizeof(struct format_spare) == SPARE_BYTES, "spare");
 
 #endif

@@ -27,6 +27,8 @@ struct member_config {
 	struct uuid uuid;
 	uint8_t state; /* enum format_member_state */
 	uint64_t events, rebuild_next, changed;
+	uint64_t map_id; /* of the map of what it missed; 0: there is none, it lacks everything */
+	uint64_t left;	 /* the first event that it cannot have seen */
 };
 
 struct volume_config {
@@ -126,18 +128,62 @@ int code_plan(const struct code *code, struct code_plan *plan, const uint8_t *so
 	unsigned wanted_count);
 void code_plan_free(struct code_plan *plan);
 
+/* ---- gates: who is inside of an operation (gate.c) ---- */
+
+/* Of one reactor, and touched by it alone. */
+struct array_gate {
+	unsigned epoch;
+	unsigned inside[2];   /* operations that entered in an even and in an odd epoch */
+	struct fiber *waiter; /* for the last one of the epoch before */
+} __attribute__((aligned(64)));
+
+enum zone { ZONE_ROWS, ZONE_LOG }; /* addresses: stripes of the array, chunks of the log zone */
+
+/* What the rebuild is working on: nobody else writes there meanwhile. */
+struct array_window {
+	_Atomic bool open;
+	pthread_mutex_t lock; /* of the rest */
+	enum zone zone;
+	uint64_t first, end;
+	struct list waiters;
+};
+
+struct barrier {
+	struct fiber_mutex mutex;
+	_Atomic unsigned pending;
+	struct fiber *waiter;
+	struct mail mail[METRIC_SLOTS];
+};
+
 /* ---- arrays ---- */
 
+/* health.c */
+struct member_health {
+	uint64_t reads, read_ns; /* of the drive when it was looked at last */
+	uint64_t mean_ns;	 /* of a read, lately */
+	unsigned strikes;
+	_Atomic bool slow; /* reads go around it */
+	bool smart_valid, warned;
+	struct drive_smart smart;
+};
+
+struct rebuild;
+struct scrub;
+struct missed;
 struct member {
 	struct array *array;
 	unsigned slot;
-	struct drive *drive;	  /* NULL: not there. Stays until the array is closed */
-	_Atomic uint8_t state;	  /* enum format_member_state; I/O goes to ACTIVE only */
-	_Atomic bool out;	  /* not ACTIVE, and the survivors' superblocks say so durably */
+	/* NULL: not there. Changed on the home reactor behind array_barrier() only, while the member is not writable,
+	 * and under array->table for those who look at it from outside of a gate */
+	struct drive *drive;
+	_Atomic uint8_t state; /* enum format_member_state; reads go to ACTIVE only, writes to REBUILD too */
+	_Atomic bool out;      /* not ACTIVE, and the survivors' superblocks say so durably */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, timeouts;
 	_Atomic uint64_t error_score; /* read errors, of which one is forgiven every 10 minutes */
 	_Atomic uint64_t error_time;
-	bool stale; /* a drive is there, but behind */
+	bool stale;		     /* a drive is there, but behind */
+	struct missed *missed;	     /* missed.c; NULL: of a spare's slot */
+	struct member_health health; /* health.c; home reactor */
 	char path[256];
 	struct gauge gauge[6];
 	char gauge_labels[128];
@@ -145,7 +191,8 @@ struct member {
 
 struct volume {
 	struct array *array;
-	unsigned index; /* in the volume table */
+	struct volume_owner owner; /* under array->owners; asked by rebuild and scrub */
+	unsigned index;		   /* in the volume table */
 	char name[2 * RAID_NAME_MAX + 2];
 	struct uuid uuid;
 	const struct geometry *geo;
@@ -167,6 +214,25 @@ struct array {
 	_Atomic bool stopped;
 	unsigned open_volumes;
 	struct volume *open[RAID_VOLUMES_MAX];
+
+	/* gate.c */
+	struct array_gate gate[METRIC_SLOTS];
+	struct array_window window;
+	struct barrier barrier;
+	/* missed.c */
+	struct recent *recent;
+	unsigned region_shift; /* a region is 1 << region_shift stripes */
+	/* keeper.c: home reactor */
+	struct fiber_mutex owners; /* volume owners are asked and changed under it */
+	struct fiber_mutex change; /* held by who adds, removes or replaces a member, around array->mutex */
+	struct keeper {
+		bool on, running, closing, paused;
+		struct wait_queue work, done;
+		struct rebuild *rebuild;    /* the one that runs */
+		struct rebuild_status last; /* what the last one came to */
+	} keeper;
+	struct scrub *scrub; /* scrub.c */
+	struct rebuild_tuning tuning;
 };
 
 static inline bool member_active(const struct member *member)
@@ -177,6 +243,92 @@ static inline bool array_stopped(const struct array *array)
 {
 	return atomic_load_explicit(&array->stopped, memory_order_acquire);
 }
+/* Whether what is written must reach it. */
+static inline bool member_writable(const struct member *member)
+{
+	uint8_t state = atomic_load_explicit(&member->state, memory_order_acquire);
+	return state == FORMAT_MEMBER_ACTIVE || state == FORMAT_MEMBER_REBUILD;
+}
+
+/*
+ * Every operation on a volume that looks at member states or at their drives is inside of the gate of its reactor
+ * meanwhile; two plain additions. array_barrier() returns when all that were inside when it was called have
+ * left: home reactor, waits, no array->mutex held.
+ */
+static inline unsigned gate_enter(struct array *array)
+{
+	struct array_gate *gate = &array->gate[reactor_index(reactor_self())];
+	unsigned epoch = gate->epoch & 1;
+	gate->inside[epoch]++;
+	return epoch;
+}
+static inline void gate_leave(struct array *array, unsigned epoch)
+{
+	struct array_gate *gate = &array->gate[reactor_index(reactor_self())];
+	if (--gate->inside[epoch] == 0 && gate->waiter && epoch != (gate->epoch & 1))
+		fiber_wake(gate->waiter);
+}
+void window_wait(struct array *array, enum zone zone, uint64_t first, uint64_t count);
+/* As gate_enter() for one who will write [FIRST, FIRST+COUNT) of ZONE: waits while the rebuild works there. */
+static inline unsigned gate_enter_write(struct array *array, enum zone zone, uint64_t first, uint64_t count)
+{
+	if (atomic_load_explicit(&array->window.open, memory_order_acquire))
+		window_wait(array, zone, first, count);
+	return gate_enter(array);
+}
+void gates_init(struct array *array);
+void gates_fini(struct array *array);
+void array_barrier(struct array *array);
+/* Nobody writes [first, end) when it returns, until it is moved or closed (FIRST == END). Home reactor, waits. */
+void window_move(struct array *array, enum zone zone, uint64_t first, uint64_t end);
+
+/* ---- what members missed (missed.c) ---- */
+
+int missed_init(struct array *array); /* for the members that the configuration has; 0 or -ENOMEM */
+void missed_fini(struct array *array);
+/*
+ * MEMBER lacks what was or will be written to STRIPE: returns when its loss and that are durable on the others, so that
+ * the write may be acknowledged. Any reactor, waits.
+ */
+int member_lacks(struct member *member, uint64_t stripe);
+/* Rows of STRIPE were written, not durably. After member->written has counted them, and before states are looked at. */
+void recent_mark(struct array *array, uint64_t stripe);
+/* Around a flush of all members: true when this one may settle what was written before. */
+bool recent_flush_begin(struct array *array);
+void recent_flush_end(struct array *array, bool all_well);
+/* MEMBER has gone out now: what it may have lost with its cache is noted. Home reactor, mutex held. */
+void missed_begin(struct member *member, bool was_active);
+/* Writes maps that have grown. How many members were taken out over it, or negative errno. Home reactor, mutex held. */
+int missed_persist(struct array *array);
+/* A member has become active: all maps are written again with the next commit, to it too. Home reactor, mutex held. */
+void missed_spread(struct array *array);
+/* After the members were claimed at opening: reads the map of each that is away. Waits. */
+void missed_load(struct array *array);
+bool missed_region(const struct member *member, uint64_t stripe);
+uint64_t missed_count(const struct member *member); /* stripes that it may lack */
+
+/* ---- life of members (keeper.c, rebuild.c, scrub.c, health.c) ---- */
+
+enum stripe_use { STRIPE_UNUSED, STRIPE_USED };
+/* Sets USED[i] for each of COUNT stripes of the array from FIRST on. Home reactor, waits. */
+void array_usage(struct array *array, uint64_t first, unsigned count, bool *used);
+/* The rebuild of SLOT, which is in state REBUILD: 0 when it is active now, -ECANCELED, or what went wrong. Waits. */
+int rebuild_run(struct array *array, unsigned slot);
+void rebuild_cancel(struct array *array);
+void rebuild_status_get(const struct array *array, struct rebuild_status *status); /* no wait, any thread */
+int keeper_start(struct array *array);
+void keeper_stop(struct array *array); /* waits; also ends rebuild and scrub */
+void keeper_kick(struct array *array); /* home reactor */
+void scrub_stop(struct array *array);  /* waits for its end */
+void health_tick(struct array *array);
+/* Puts DRIVE (claimed, or NULL) into SLOT, whose member is not writable, and closes what was there. Home, waits. */
+void member_drive_set(struct member *member, struct drive *drive, const char *path);
+/* 0 and the UUID of a spare of the shared pool, -ENODATA when DRIVE is none. Waits. */
+int pool_spare_read(struct drive *drive, struct uuid *uuid);
+/* An event for whoever listens: log and hook are the caller's. Any thread. */
+void event_emit(const struct array *array, const char *event, const struct member *member, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
 enum member_error { MEMBER_READ_ERROR, MEMBER_WRITE_ERROR };
 /*
  * A command to MEMBER failed with ERROR. Counts it, and takes the member out when it was a write, a
@@ -189,6 +341,8 @@ int member_settle(struct member *member);
 /* On the home reactor, with the mutex: writes the superblocks with the next event count to all members that are there.
  */
 int array_commit(struct array *array, struct error *err);
+/* Changes the state of a writable member to FAILED, or stops the array. Home reactor, mutex held. */
+int member_take_out(struct member *member, const char *reason);
 /* Whether what is ACTIVE in CONFIG holds everything: no group has lost more than M, no chunk of the log all copies. */
 bool config_viable(const struct raid_config *config);
 struct array *array_make(void);	      /* NULL: out of memory */

@@ -273,7 +273,7 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 	return 0;
 }
 
-int volume_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n)
+static int blocks_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n)
 {
 	const struct geometry *g = volume->geo;
 	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, left;
@@ -378,7 +378,7 @@ static bool sources_combination(const uint8_t *there, unsigned n, unsigned k, un
 	return true;
 }
 
-int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to)
+static int block_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to)
 {
 	const struct geometry *g = volume->geo;
 	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, blocks, offset;
@@ -421,7 +421,7 @@ int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const
 	return r;
 }
 
-int volume_repair(struct volume *volume, uint64_t block, const struct slice *from)
+static int block_repair(struct volume *volume, uint64_t block, const struct slice *from)
 {
 	const struct geometry *g = volume->geo;
 	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, blocks, offset;
@@ -439,4 +439,31 @@ int volume_repair(struct volume *volume, uint64_t block, const struct slice *fro
 	log_warning("raid", "block repaired volume=%s block=%llu blocks=%llu slot=%u drive=%s", volume->name,
 		(unsigned long long)block, (unsigned long long)blocks, member->slot, member->path);
 	return write_back(member, offset, slice_cursor_at(from, 1), blocks * BLOCK_BYTES);
+}
+
+/* ---- what the owner calls: all of it inside of a gate ---- */
+
+int volume_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n)
+{
+	unsigned gate = gate_enter(volume->array);
+	int r = blocks_read(volume, block, to, n);
+	gate_leave(volume->array, gate);
+	return r;
+}
+
+int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to)
+{
+	unsigned gate = gate_enter(volume->array);
+	int r = block_reread(volume, block, attempt, to);
+	gate_leave(volume->array, gate);
+	return r;
+}
+
+int volume_repair(struct volume *volume, uint64_t block, const struct slice *from)
+{
+	uint64_t stripe = volume->first_stripe + block / volume_stripe_blocks(&volume->geometry);
+	unsigned gate = gate_enter_write(volume->array, ZONE_ROWS, stripe, 1);
+	int r = block_repair(volume, block, from);
+	gate_leave(volume->array, gate);
+	return r;
 }

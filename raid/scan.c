@@ -62,7 +62,10 @@ static int info_fill(const char *path, struct drive_info *info, struct drive **d
 	} else {
 		bool foreign;
 		r = drive_content_foreign(drive, info->holds, sizeof(info->holds), &foreign);
-		if (r) {
+		if (!r && pool_spare_read(drive, &info->member) == 0) {
+			info->content = DRIVE_POOL;
+			snprintf(info->holds, sizeof(info->holds), "spare of the shared pool");
+		} else if (r) {
 			info->content = DRIVE_UNREADABLE;
 			snprintf(info->holds, sizeof(info->holds), "%s", strerror(-r));
 		} else {

@@ -219,6 +219,8 @@ void super_encode(const struct raid_config *c, unsigned slot, unsigned copy, uin
 		f->events = le64_put(m->events);
 		f->rebuild_next = le64_put(m->rebuild_next);
 		f->changed = le64_put(m->changed);
+		f->map_id = le64_put(m->map_id);
+		f->left = le64_put(m->left);
 	}
 	for (unsigned i = 0; i < SUPER_VOLUMES; i++) {
 		const struct volume_config *v = &c->volume[i];
@@ -283,6 +285,8 @@ static void config_from(const struct format_super *s, struct raid_config *c)
 		m->events = le64_get(f->events);
 		m->rebuild_next = le64_get(f->rebuild_next);
 		m->changed = le64_get(f->changed);
+		m->map_id = le64_get(f->map_id);
+		m->left = le64_get(f->left);
 	}
 	for (unsigned i = 0; i < SUPER_VOLUMES; i++) {
 		const struct format_volume *f = &s->volume[i];

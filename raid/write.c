@@ -95,14 +95,23 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 		struct drive_req reqs[CODE_WIDTH_MAX];
 		uint64_t skipped = 0;
 		struct drive_batch batch;
-		batch_init(&batch);
+		unsigned gate = gate_enter_write(array, ZONE_ROWS, stripe, 1);
+		/* who cannot have it is on record before anybody has it */
 		for (unsigned pos = 0; pos < width; pos++) {
+			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
+			if (member_writable(member))
+				continue;
+			skipped |= 1ull << pos;
+			int e = member_lacks(member, stripe);
+			if (e && r != -ENODEV)
+				r = e;
+		}
+		batch_init(&batch);
+		for (unsigned pos = 0; pos < width && !r; pos++) {
 			struct place place = layout_strip(g, stripe, pos);
 			struct member *member = &array->member[place.slot];
-			if (!member_active(member)) {
-				skipped |= 1ull << pos;
+			if (skipped & 1ull << pos)
 				continue;
-			}
 			struct slice_cursor c = pos < k	 ? data[pos]
 						: copies ? data[0]
 							 : slice_cursor_at(parity + (pos - k) * per_strip, per_strip);
@@ -110,13 +119,27 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 				place.offset + (uint64_t)row * BLOCK_BYTES, bytes, &c, durable);
 		}
 		batch_wait(&batch);
-		for (unsigned pos = 0; pos < width; pos++) {
-			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
-			int e = skipped & 1ull << pos ? member_settle(member)
-						      : write_ended(member, reqs[pos].error, durable);
+		bool sent = !r;
+		for (unsigned pos = 0; pos < width && sent; pos++) {
+			if (skipped & 1ull << pos)
+				continue;
+			int e = write_ended(
+				&array->member[layout_strip(g, stripe, pos).slot], reqs[pos].error, durable);
 			if (e && r != -ENODEV)
 				r = e;
 		}
+		if (sent && !durable)
+			recent_mark(array, stripe);
+		/* who has gone out meanwhile may lack it, whatever its command said */
+		for (unsigned pos = 0; pos < width && sent && r != -ENODEV; pos++) {
+			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
+			if ((skipped & 1ull << pos) || member_writable(member))
+				continue;
+			int e = member_lacks(member, stripe);
+			if (e && r != -ENODEV)
+				r = e;
+		}
+		gate_leave(array, gate);
 		if (!r && array_stopped(array))
 			r = -ENODEV;
 	}
@@ -135,16 +158,19 @@ int volume_flush(struct volume *volume)
 	uint64_t upto[RAID_MEMBERS_MAX];
 	struct drive_batch batch;
 	uint64_t asked = 0;
+	unsigned gate = gate_enter(array);
+	bool settles = recent_flush_begin(array);
 	batch_init(&batch);
 	for (unsigned i = 0; i < members; i++) {
 		struct member *member = &array->member[i];
-		if (!member_active(member) || !drive_flush_needed(member->drive, &upto[i]))
+		if (!member_writable(member) || !drive_flush_needed(member->drive, &upto[i]))
 			continue;
 		batch_flush(&batch, &reqs[i], member->drive);
 		asked |= 1ull << i;
 	}
 	batch_wait(&batch);
 	int r = 0;
+	bool well = true;
 	for (unsigned i = 0; i < members; i++) {
 		struct member *member = &array->member[i];
 		int e = 0;
@@ -152,12 +178,16 @@ int volume_flush(struct volume *volume)
 			e = write_ended(member, reqs[i].error, true);
 			if (!reqs[i].error)
 				drive_flush_ended(member->drive, upto[i]);
-		} else if (!member_active(member)) {
+		} else if (!member_writable(member)) {
 			e = member_settle(member);
 		}
+		well = well && !((asked & 1ull << i) && reqs[i].error);
 		if (e && r != -ENODEV)
 			r = e;
 	}
+	if (settles)
+		recent_flush_end(array, well);
+	gate_leave(array, gate);
 	return r;
 }
 
@@ -171,6 +201,7 @@ int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count)
 		return -ENODEV;
 	uint64_t first = volume->first_stripe + stripe - g->first_stripe, end = first + count;
 	unsigned width = g->k + g->m;
+	unsigned gate = gate_enter(array);
 	for (unsigned group = 0; group < g->groups && count; group++) {
 		/* rows of this group from its first stripe inside to its last */
 		uint64_t from = (first + g->groups - 1 - group) / g->groups,
@@ -182,12 +213,13 @@ int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count)
 		batch_init(&batch);
 		for (unsigned i = 0; i < width; i++) {
 			struct member *member = &array->member[group * width + i];
-			if (member_active(member))
+			if (member_writable(member))
 				batch_discard(&batch, &reqs[i], member->drive, g->member_offset + from * g->strip_bytes,
 					(to - from) * g->strip_bytes);
 		}
 		batch_wait(&batch); /* whether it worked is the drives' business: this is advice */
 	}
+	gate_leave(array, gate);
 	return 0;
 }
 
@@ -203,6 +235,9 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 	int r = volume_range(volume, block, volume->geometry.log_blocks, from, n, &left);
 	if (r)
 		return r;
+	uint64_t chunk = volume->log_first + block / chunk_blocks;
+	unsigned gate = gate_enter_write(array, ZONE_LOG, chunk,
+		volume->log_first + (block + left - 1) / chunk_blocks - chunk + 1);
 	struct slice_cursor cursor = slice_cursor_at(from, n);
 	unsigned copy = 0; /* of the piece at BLOCK, where the next round begins */
 	while (left && !r) {
@@ -221,7 +256,7 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 				struct member *member = &array->member[place.slot];
 				struct slice_cursor piece = cursor;
 				slots[used] = (uint8_t)place.slot;
-				skipped[used] = !member_active(member);
+				skipped[used] = !member_writable(member);
 				if (!skipped[used])
 					batch_io(&batch, &reqs[used], member->drive, DRIVE_OP_WRITE,
 						place.offset + (uint64_t)at * BLOCK_BYTES,
@@ -238,10 +273,13 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 		for (unsigned i = 0; i < used; i++) {
 			struct member *member = &array->member[slots[i]];
 			int e = skipped[i] ? member_settle(member) : write_ended(member, reqs[i].error, true);
+			if (!e && !member_writable(member))
+				e = member_settle(member);
 			if (e && r != -ENODEV)
 				r = e;
 		}
 	}
+	gate_leave(array, gate);
 	if (!r && array_stopped(array))
 		r = -ENODEV;
 	return r;
@@ -258,6 +296,7 @@ int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const 
 		return r;
 	if (copy >= c->log_copies)
 		return -EINVAL;
+	unsigned gate = gate_enter(array);
 	struct slice_cursor cursor = slice_cursor_at(to, n);
 	while (left && !r) {
 		struct drive_req reqs[LOG_REQS];
@@ -295,5 +334,6 @@ int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const 
 				r = e;
 		}
 	}
+	gate_leave(array, gate);
 	return r;
 }
