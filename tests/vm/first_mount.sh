@@ -1,14 +1,16 @@
 #!/bin/bash
 # first_mount: six emulated NVMe drives, RAID 6 through passthrough, the kernel's NFS client over RDMA and TCP; a tree and a
 # large file survive a remount, a server killed in the middle, and a drive pulled while reading.
-# vm: --nvme 6 --nvme-size 1G --rxe --mem 5G --timeout 1200
+# vm: --nvme 6 --nvme-size 1G --rxe --mem 5G --timeout 2400
 . tests/vm/lib.sh
 pull_drive() { # asks the host side, which holds the monitor (tests/vm/run)
 	touch "$PWD/${FURROW_BUILD:-build}/vm-pull"
 	for ((i = 0; i < 100; i++)); do [ -e "$PWD/${FURROW_BUILD:-build}/vm-pulled" ] && return 0; sleep 0.2; done
 	return 1
 }
-tree=${FURROW_TREE:-/usr/include}
+# the short form copies less; FURROW_LONG=1 the whole of /usr/include and 512 MiB
+[ -n "${FURROW_LONG:-}" ] && : ${FURROW_TREE:=/usr/include} ${FURROW_LARGE:=512M}
+tree=${FURROW_TREE:-/usr/include/linux}
 nfs_modules
 array_make 6
 before=$(block_layer_ios)
@@ -17,7 +19,7 @@ check "mount over TCP" mount_tcp /mnt/t
 [ "$(stat -f -c %T /mnt/r)" = nfs ] || { not_ok "the mount is there"; finish; }
 say "copying $tree and a large file"
 rm -rf /tmp/tree && cp -a "$tree" /tmp/tree
-head -c ${FURROW_LARGE:-512M} /dev/urandom >/tmp/large
+head -c ${FURROW_LARGE:-64M} /dev/urandom >/tmp/large
 check "cp of a tree over RDMA" cp -r /tmp/tree /mnt/r/tree
 check "cp of a large file over RDMA" cp /tmp/large /mnt/r/large
 check "umount" umount /mnt/r

@@ -1,6 +1,6 @@
 #!/bin/bash
 # posix_local: everyday commands over RDMA give what they give on a local disk (a tmpfs here).
-# vm: --nvme 6 --rxe --timeout 600
+# vm: --nvme 6 --rxe --timeout 1800
 . tests/vm/lib.sh
 nfs_modules
 array_make 6
@@ -18,7 +18,7 @@ both() {
 		diff <(echo "$b") <(echo "$a") | head -8 | sed 's/^/#   /'
 	fi
 }
-n=${FURROW_FILES:-20000}
+n=${FURROW_FILES:-$([ -n "${FURROW_LONG:-}" ] && echo 20000 || echo 3000)}
 say "$n files in one directory"
 both "create $n files" "mkdir many && cd many && seq $n | xargs touch && ls | wc -l"
 both "ls -l of $n files" "ls -l many | awk '{print \$1, \$2, \$3, \$5, \$9}' | md5sum"

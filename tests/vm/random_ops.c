@@ -249,7 +249,7 @@ int main(int argc, char **argv)
 			op_remove(file, dir);
 		else
 			verify_all(file, dir);
-		if (step % 5000 == 0)
+		if (step % 1000 == 0)
 			printf("# %" PRIu64 " of %" PRIu64 " steps\n", step, ops), fflush(stdout);
 	}
 	for (unsigned i = 0; i < file_count; i++)
