@@ -3,7 +3,7 @@
  * how, and connections that break at bad moments. A bare-verbs peer on this thread talks to a server in this process.
  *
  * Needs an RDMA device with an IPv4 address (FURROW_RDMA_ADDRESS, or 10.99.0.1 where a soft-RoCE device has it): without one
- * there is only a test that says so. tests/vm/rdma_wire.sh runs it in a guest.
+ * it says so and ends. tests/vm/rdma_wire.sh runs it in a guest.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -287,11 +287,6 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void test_needs_rdma_device(void **state)
-{
-	(void)state;
-	skip();
-}
 
 /* ------------------------------------------------------------------------------------------------
  * Messages
@@ -1332,11 +1327,15 @@ int main(void)
 		cmocka_unit_test(test_hostile_bytes),
 		cmocka_unit_test(test_rates),
 	};
-	const struct CMUnitTest none[] = {cmocka_unit_test(test_needs_rdma_device)};
 	if (getenv("TEST"))
 		cmocka_set_test_filter(getenv("TEST"));
 	if (setup())
 		return 1;
-	int failed = have_server ? cmocka_run_group_tests(tests, NULL, teardown) : cmocka_run_group_tests(none, NULL, teardown);
-	return failed;
+	fflush(stdout);
+	if (!have_server) { /* cmocka would show it as "not ok" */
+		printf("1..1\nok 1 # SKIP needs an RDMA device\n");
+		teardown(NULL);
+		return 0;
+	}
+	return cmocka_run_group_tests(tests, NULL, teardown);
 }
