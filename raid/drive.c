@@ -216,7 +216,7 @@ void batch_init(struct drive_batch *batch)
 	list_init(&batch->cmds);
 	batch->pending = 0;
 	batch->waiter = NULL;
-	batch->deadline = 0;
+	batch->begun = batch->deadline = 0;
 	batch->background = false;
 }
 
@@ -247,8 +247,10 @@ static void batch_req(struct drive_batch *batch, struct drive_req *req, struct d
 	req->error = 0;
 	req->given_up = false;
 	uint64_t wait = atomic_load_explicit(&drive_deadline_override, memory_order_relaxed);
-	req->sent = now_ns();
-	uint64_t deadline = req->sent + (wait ? wait : drive->deadline_ns);
+	if (!batch->begun)
+		batch->begun = now_ns();
+	req->sent = batch->begun;
+	uint64_t deadline = batch->begun + (wait ? wait : drive->deadline_ns);
 	if (deadline > batch->deadline)
 		batch->deadline = deadline;
 }

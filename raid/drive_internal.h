@@ -71,6 +71,7 @@ struct drive_batch {
 	struct list cmds;
 	unsigned pending;
 	struct fiber *waiter;
+	uint64_t begun; /* when its first request came */
 	uint64_t deadline;
 	bool background; /* of rebuild or scrub: not counted as others' */
 };

@@ -350,7 +350,7 @@ static bool model_read(struct model *m, enum fault_kind kind)
 	unsigned slot = (unsigned)draw(m, m->shape.drives);
 	n = n < all - block ? n : all - block;
 	model_say(m, "read blocks %u+%u, slot %u: fault %d", (unsigned)block, (unsigned)n, slot, kind);
-	if ((m->lost & 1u << slot) || (m->g.m && !bearable(m, slot, 0, 0, 0)))
+	if (kind != FAULT_DELAY && ((m->lost & 1u << slot) || (m->g.m && !bearable(m, slot, 0, 0, 0))))
 		kind = FAULT_NONE;
 	if (kind != FAULT_NONE && kind != FAULT_DELAY)
 		fault_inject(m->t.path[slot], kind, 1 + draw(m, 3), kind == FAULT_BIT_FLIP ? draw(m, 1u << 30) : 0);
