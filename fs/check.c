@@ -12,6 +12,9 @@
  * A file system in use changes while the walk goes on. So the faults of a walk are not reported at
  * once: if transactions came between, the walk is repeated, and what counts is what two walks in a
  * row found word for word. What was lost for good (a block without a right copy) always counts.
+ *
+ * It may take hours, so whoever asked for it is asked at each inode, extent and node whether it is to go on. One that
+ * is ended in between reports nothing: what it saw may be half of a change.
  */
 #include "fs/inode_internal.h"
 
@@ -54,6 +57,7 @@ struct check {
 	uint64_t blocks;
 	bool nodes; /* compare what nodes use too */
 	int error;
+	uint64_t done; /* inodes of this walk */
 	/* the inode that the walk is at */
 	struct check_inode *at;
 	struct inode_attr attr;
@@ -133,6 +137,15 @@ static void problem_add_lost(struct check *c, const char *format, ...)
 }
 
 #define ULL(x) ((unsigned long long)(x))
+
+/* Tells how far it is, and whether it may go on. */
+static bool check_goes_on(struct check *c)
+{
+	if (!c->progress || c->progress(c->arg, c->done, files_inode_count(c->fs)))
+		return true;
+	c->error = -ECANCELED;
+	return false;
+}
 
 /* ------------------------------------------------------------------------------------------------
  * Tables
@@ -366,7 +379,7 @@ static void check_extent(struct check *c, const struct fs_key *key, size_t len)
 	c->extent_end = e.first + e.count;
 	c->data_blocks += e.count;
 	check_take_blocks(c, e.block, e.count, "data", key->ino);
-	if (!c->data) {
+	if (!c->data || !check_goes_on(c)) {
 		read_leave(c->fs->files, phase);
 		return;
 	}
@@ -408,9 +421,9 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 static int check_walk(struct check *c)
 {
 	struct fs_key key = {0};
-	uint64_t done = 0;
 
 	c->at = NULL;
+	c->done = 0;
 	for (;;) {
 		int r = tree_next(c->fs, &key, c->value, sizeof(c->value));
 
@@ -426,8 +439,8 @@ static int check_walk(struct check *c)
 		} else if (!c->at || c->at->ino != key.ino) {
 			check_leave(c);
 			check_enter(c, &key, (size_t)r);
-			if (c->progress && ++done % 256 == 0)
-				c->progress(c->arg, done, files_inode_count(c->fs));
+			c->done++;
+			check_goes_on(c);
 		}
 		if (key.ino != 0) {
 			switch (key.type) {
@@ -536,7 +549,7 @@ static int check_node(void *arg, uint64_t block, unsigned blocks, unsigned level
 	c->result->nodes++;
 	if (c->nodes)
 		check_take_blocks(c, block, blocks, "a node", 0);
-	return 0;
+	return check_goes_on(c) ? 0 : -ECANCELED;
 }
 
 static void check_stripes(struct check *c)
@@ -588,6 +601,8 @@ static int check_once(struct check *c)
 	r = check_walk(c);
 	if (r == 0)
 		r = tree_walk_nodes(fs, check_node, c);
+	if (r == -ECANCELED)
+		return r;
 	if (r < 0) {
 		problem_add_lost(c, "the tree cannot be read: %s", strerror(-r));
 		return 0;
@@ -692,6 +707,8 @@ int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_prog
 		c->buf[i] = buf_alloc(BUF_MAX);
 	if (r == 0)
 		r = files_call(fs, check_run, c);
+	if (c->error == -ECANCELED)
+		r = -ECANCELED; /* which is no error that a file system knows otherwise */
 	check_free(c);
 	return r == -ENOMEM ? -EAGAIN : r;
 }

@@ -76,7 +76,8 @@ struct fs_check_result {
 	uint64_t inodes, directories, extents, data_blocks, nodes, errors;
 };
 typedef void fs_check_report_fn(void *arg, const char *problem); /* one call per fault found */
-typedef void fs_check_progress_fn(void *arg, uint64_t done, uint64_t total);
+/* Called often, on a reactor of the file system's choice. false: the check is to end now, with -ECANCELED. */
+typedef bool fs_check_progress_fn(void *arg, uint64_t done, uint64_t total);
 int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_progress_fn *progress, void *arg,
 	struct fs_check_result *result);
 

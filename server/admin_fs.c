@@ -4,8 +4,9 @@
  * the command only looks (the tool says so in struct storage).
  *
  * A check may take hours: it does not hold the storage's lock, but counts as a user of its file system, which
- * keeps it mounted. Its faults come from whichever reactor finds them, its progress too; both are left in memory, and a
- * ticker fiber of reactor 0 passes the progress on four times a second.
+ * keeps it mounted. It ends early when the server stops, or when nobody listens any more. Its faults come from
+ * whichever reactor finds them, its progress too; both are left in memory, and a ticker fiber of reactor 0 passes the
+ * progress on four times a second.
  */
 #include "server/admin_internal.h"
 
@@ -275,8 +276,8 @@ struct check {
 	pthread_mutex_t lock; /* of faults: any reactor may find one */
 	json_t *faults;
 	_Atomic uint64_t done, total;
-	_Atomic bool ended;
-	struct wait_queue end; /* the ticker sleeps here */
+	_Atomic bool ended, alone; /* alone: nobody listens any more */
+	struct wait_queue end;	   /* the ticker sleeps here */
 	struct wait_group ticking;
 };
 
@@ -290,12 +291,18 @@ static void check_report(void *arg, const char *problem)
 	pthread_mutex_unlock(&check->lock);
 }
 
-static void check_progress(void *arg, uint64_t done, uint64_t total)
+static bool check_stopped(const struct check *check)
+{
+	return check->admin->server && atomic_load(&check->admin->server->stopping);
+}
+
+static bool check_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct check *check = arg;
 
-	atomic_store(&check->done, done);
-	atomic_store(&check->total, total);
+	atomic_store_explicit(&check->done, done, memory_order_relaxed);
+	atomic_store_explicit(&check->total, total, memory_order_relaxed);
+	return !check_stopped(check) && !atomic_load(&check->alone);
 }
 
 static void check_ticker(void *arg)
@@ -310,7 +317,8 @@ static void check_ticker(void *arg)
 		admin_put_string(progress, "what", "checking");
 		admin_put_number(progress, "done", atomic_load(&check->done));
 		admin_put_number(progress, "total", atomic_load(&check->total));
-		check->admin->progress(check->admin->progress_arg, progress);
+		if (!check->admin->progress(check->admin->progress_arg, progress))
+			atomic_store(&check->alone, true);
 		json_decref(progress);
 	}
 	wait_group_done(&check->ticking, 0);
@@ -365,7 +373,8 @@ json_t *admin_fs_check(struct admin *admin)
 	/* A check that found faults has done its work; one that could not read on has not. */
 	if (rc < 0 && !result.errors) {
 		json_decref(check.faults);
-		error_set(admin->err, rc, "file system %s: the check could not be finished: %s", name, strerror(-rc));
+		error_set(admin->err, rc, "file system %s: the check could not be finished: %s", name,
+			rc == -ECANCELED ? "the server is stopping" : strerror(-rc));
 		return NULL;
 	}
 	return check_result_json(name, &result, check.faults);

@@ -68,7 +68,7 @@ bool cli_server_answers(struct cli *cli)
 	return fd >= 0;
 }
 
-static void progress_show(void *arg, json_t *progress)
+static bool progress_show(void *arg, json_t *progress)
 {
 	uint64_t done = json_number(progress, "done"), total = json_number(progress, "total");
 
@@ -76,6 +76,7 @@ static void progress_show(void *arg, json_t *progress)
 	if (isatty(STDERR_FILENO) && total)
 		fprintf(stderr, "\r%s: %3u %%\033[K", json_text(progress, "what"),
 			(unsigned)(done >= total ? 100 : done * 100 / total));
+	return true;
 }
 
 static void progress_end(void)

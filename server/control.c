@@ -11,10 +11,13 @@
  * One fiber of reactor 0 accepts, and one more serves each connection, all through io_uring. What a connection may
  * take is bounded: CONNECTIONS_MAX of them at once, REQUEST_MAX bytes, NEST_MAX levels of JSON (the parser
  * recurses, and a fiber's stack is small), TIMEOUT to say what it wants and for each line that it has to take. A client
- * that breaks a rule is told, and closed; one that goes away while its command runs does not stop the command.
+ * that breaks a rule is told, and closed; one that goes away while its command runs does not stop the command, unless
+ * that only looks.
  *
  * The socket file of a server that died is replaced; one that somebody answers on is not. The directory is locked
  * meanwhile, so that of two servers that start together one loses.
+ *
+ * A stop tells commands to end early where they can (server->stopping), and waits for them.
  */
 #include "server/server_internal.h"
 
@@ -170,12 +173,13 @@ static ssize_t request_receive(struct connection *c, char *line, struct error *e
 	return -ESHUTDOWN;
 }
 
-static void progress_send(void *arg, json_t *progress)
+static bool progress_send(void *arg, json_t *progress)
 {
 	struct connection *c = arg;
 
 	if (!c->broken)
 		value_send(c, "progress", json_incref(progress));
+	return !c->broken;
 }
 
 static void request_run(struct connection *c, const char *line, size_t length)
@@ -268,8 +272,8 @@ static void accept_main(void *arg)
  * Start and stop
  */
 
-/* 0: nobody is there (any more); -EADDRINUSE: somebody answers. */
-static int path_free(const struct sockaddr_un *address, struct error *err)
+/* 0: nobody is there (any more); -EADDRINUSE: somebody answers. REPLACE: what a dead server left is removed. */
+static int path_free(const struct sockaddr_un *address, bool replace, struct error *err)
 {
 	const char *path = address->sun_path;
 	struct stat st;
@@ -288,7 +292,7 @@ static int path_free(const struct sockaddr_un *address, struct error *err)
 		return error_set(err, -EADDRINUSE, "control socket %s: another server answers on it", path);
 	if (rc != -ECONNREFUSED)
 		return error_set(err, rc, "control socket %s: %s", path, strerror(-rc));
-	if (unlink(path) < 0)
+	if (replace && unlink(path) < 0)
 		return error_set(err, -errno, "control socket %s: cannot replace it: %s", path, strerror(errno));
 	return 0;
 }
@@ -310,33 +314,56 @@ static int socket_make(const struct sockaddr_un *address, struct error *err)
 	return fd;
 }
 
-int control_start(struct server *server, struct error *err)
+/* Fills in ADDRESS and its DIRECTORY, of the same size, which is made if it is not there. */
+static int path_prepare(const char *path, struct sockaddr_un *address, char *directory, struct error *err)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	char directory[sizeof(address.sun_path)];
-	const char *path = server->config->control;
-	struct stat st;
-
-	if (strlen(path) >= sizeof(address.sun_path) || path[0] != '/')
+	if (strlen(path) >= sizeof(address->sun_path) || path[0] != '/')
 		return error_set(
 			err, -EINVAL, "control socket %s: not an absolute path of at most 107 characters", path);
-	memcpy(address.sun_path, path, strlen(path) + 1);
+	address->sun_family = AF_UNIX;
+	memcpy(address->sun_path, path, strlen(path) + 1);
 	memcpy(directory, path, strlen(path) + 1);
 	*strrchr(directory, '/') = 0;
 	if (!directory[0])
 		memcpy(directory, "/", 2);
 	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
+		return error_set(err, -errno, "control socket %s: cannot make its directory %s: %s", path, directory,
+			strerror(errno));
+	return 0;
+}
+
+int control_probe(const char *path, struct error *err)
+{
+	struct sockaddr_un address = {0};
+	char directory[sizeof(address.sun_path)];
+	int rc = path_prepare(path, &address, directory, err);
+
+	if (rc < 0)
+		return rc;
+	if (access(directory, W_OK | X_OK) < 0)
 		return error_set(
-			err, -errno, "control socket %s: cannot make its directory: %s", path, strerror(errno));
+			err, -errno, "control socket %s: cannot write to %s: %s", path, directory, strerror(errno));
+	return path_free(&address, false, err);
+}
+
+int control_start(struct server *server, struct error *err)
+{
+	struct sockaddr_un address = {0};
+	char directory[sizeof(address.sun_path)];
+	const char *path = server->config->control;
+	struct stat st;
+	int rc = path_prepare(path, &address, directory, err);
+
+	if (rc < 0)
+		return rc;
 	int lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (lock < 0 || flock(lock, LOCK_EX) < 0) {
-		int rc = error_set(
-			err, -errno, "control socket %s: cannot lock its directory: %s", path, strerror(errno));
+		rc = error_set(err, -errno, "control socket %s: cannot lock its directory: %s", path, strerror(errno));
 		if (lock >= 0)
 			close(lock);
 		return rc;
 	}
-	int rc = path_free(&address, err);
+	rc = path_free(&address, true, err);
 	if (rc == 0)
 		rc = socket_make(&address, err);
 	close(lock);
@@ -368,10 +395,10 @@ void control_stop(struct server *server)
 {
 	struct stat st;
 
-	(void)server;
 	if (control.fd < 0)
 		return;
 	control.stopping = true;
+	atomic_store(&server->stopping, true);
 	/* Its file goes first, so that who comes now sees that no server is here; unless it is another's by now. */
 	if (lstat(control.path, &st) == 0 && st.st_dev == control.device && st.st_ino == control.inode)
 		unlink(control.path);

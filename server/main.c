@@ -7,7 +7,9 @@
  *
  * Signals arrive in the loop of reactor 0: SIGTERM and SIGINT stop cleanly, a second one ends the process at once (the
  * file systems' logs make that safe), SIGHUP reloads exports. They are blocked in all threads from the
- * beginning, so that one that comes during the start waits for its turn.
+ * beginning, so that one that comes during the start waits for its turn. One wish to stop may arrive as several signals
+ * (timeout(1) signals its child and then the whole group, and so do shells), so those within SECOND_SIGNAL of the
+ * first are part of it.
  *
  * Exit status: 0 after a clean stop or for what only asks, 1 when it could not start, 2 for wrong usage.
  */
@@ -34,9 +36,12 @@ static const char usage[] = "Usage: furrowd [--config FILE] [--foreground]\n"
 			    "\n"
 			    "SIGTERM or SIGINT stops it cleanly, SIGHUP reloads the exports.\n";
 
+#define SECOND_SIGNAL NSEC_PER_SEC
+
 static struct {
 	struct server server;
-	bool stop, reload; /* asked for by signals; reactor 0 alone */
+	bool stop, reload;  /* asked for by signals; reactor 0 alone */
+	uint64_t stop_time; /* now_ns() when it was */
 	struct wait_queue asked;
 	int status; /* to exit with */
 } furrowd;
@@ -46,11 +51,12 @@ static void on_signal(int sig, void *arg)
 	(void)arg;
 	if (sig == SIGHUP) {
 		furrowd.reload = true;
-	} else if (furrowd.stop) {
+	} else if (!furrowd.stop) {
+		furrowd.stop = true;
+		furrowd.stop_time = now_ns();
+	} else if (now_ns() - furrowd.stop_time >= SECOND_SIGNAL) {
 		log_warning("server", "second signal: ending at once");
 		_exit(1);
-	} else {
-		furrowd.stop = true;
 	}
 	wait_queue_wake_all(&furrowd.asked);
 }

@@ -107,6 +107,17 @@ static int socket_make(const char *address, uint16_t port, struct error *err)
 	return fd;
 }
 
+int metrics_http_probe(const struct config *config, struct error *err)
+{
+	if (!config->metrics_port)
+		return 0;
+	int fd = socket_make(config->metrics_address, config->metrics_port, err);
+	if (fd < 0)
+		return fd;
+	close(fd);
+	return 0;
+}
+
 int metrics_http_start(const struct config *config, struct error *err)
 {
 	if (!config->metrics_port)

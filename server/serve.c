@@ -2,10 +2,10 @@
  * serve: the start, the reload and the stop of a server, all in the main fiber of furrowd on reactor 0.
  *
  * The order of the start is that of what could be harmed. What costs nothing to find out comes first: whether the ports
- * are free (serve_probe). Then drives are claimed, which fails when another server has them, and file systems are
- * mounted. The calls that were answered before the restart are in the reply cache and the exports are published before
- * the first listener opens, so a client that retransmits right away is told its old result and never another.
- * Registration with rpcbind and the metrics come last, since they invite others.
+ * and the control socket are free (serve_probe). Then drives are claimed, which fails when another server has them, and
+ * file systems are mounted. The calls that were answered before the restart are in the reply cache and the exports are
+ * published before the first listener opens, so a client that retransmits right away is told its old result and never
+ * another. Registration with rpcbind and the metrics come last, since they invite others.
  *
  * The stop goes the other way: no new calls, the running ones end, then file systems write their checkpoint and
  * arrays their clean superblocks.
@@ -85,19 +85,28 @@ static int listen_error(const char *address, uint16_t port, int rc, struct error
 #define TAKEN_TRIES 10
 #define TAKEN_PAUSE (100 * NSEC_PER_MSEC)
 
-static int probe_patiently(const char *address, uint16_t port)
+static bool pause_for(int rc, unsigned *tries)
 {
 	const struct timespec pause = {.tv_nsec = TAKEN_PAUSE};
-	int rc = probe_one(address, port);
 
-	for (unsigned i = 0; rc == -EADDRINUSE && i < TAKEN_TRIES; i++) {
-		nanosleep(&pause, NULL);
+	if (rc != -EADDRINUSE || (*tries)++ >= TAKEN_TRIES)
+		return false;
+	nanosleep(&pause, NULL);
+	return true;
+}
+
+static int probe_patiently(const char *address, uint16_t port)
+{
+	unsigned tries = 0;
+	int rc;
+
+	do
 		rc = probe_one(address, port);
-	}
+	while (pause_for(rc, &tries));
 	return rc;
 }
 
-int serve_probe(const struct config *config, struct error *err)
+static int probe_tcp(const struct config *config, struct error *err)
 {
 	unsigned possible = 0;
 
@@ -113,6 +122,25 @@ int serve_probe(const struct config *config, struct error *err)
 	if (!possible && config->listen_count)
 		return error_set(err, -EADDRNOTAVAIL, "none of the addresses to listen on exists on this machine");
 	return 0;
+}
+
+int serve_probe(const struct config *config, struct error *err)
+{
+	unsigned tries = 0;
+	int rc = probe_tcp(config, err);
+
+	if (rc)
+		return rc;
+	do
+		rc = control_probe(config->control, err);
+	while (pause_for(rc, &tries));
+	if (rc)
+		return rc;
+	tries = 0;
+	do
+		rc = metrics_http_probe(config, err);
+	while (pause_for(rc, &tries));
+	return rc;
 }
 
 static int listen_tcp(struct server *server, struct error *err)

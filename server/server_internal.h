@@ -176,6 +176,7 @@ struct server {
 	struct rpc_server *rpc;
 	uint64_t started; /* wall_ns() */
 	bool rdma, rpcbind;
+	_Atomic bool stopping; /* commands that take long (a check) end early; any reactor */
 	/* Configurations that a reload replaced: what was made from them may still point into them. Freed at the end. */
 	struct config **retired;
 	unsigned retired_count;
@@ -192,21 +193,27 @@ extern const struct rpc_program nfs3_program, mount3_program;
 int serve_start(struct server *server, const bool *stop, struct error *err);
 void serve_stop(struct server *server);
 int serve_reload(struct server *server, struct error *err);
-/* Before anything is opened: whether the listening addresses can be had. Blocks for 1 s when one is taken; needs no reactor. */
+/*
+ * Before anything is opened, and so before anything is written: whether the listening addresses, that of the metrics and the
+ * control socket can be had. Blocks for 1 s when one is taken; needs no reactor.
+ */
 int serve_probe(const struct config *config, struct error *err);
 
 /*
  * Runs one admin command. REQUEST is {"command": "array.status", ...arguments}; the result is an object, or NULL with
  * ERR filled. SERVER is NULL offline: STORAGE then is what the tool opened itself. Progress is told by PROGRESS
- * (may be NULL) as objects {"done":, "total":, "what":}. Waits; on reactor 0.
+ * (may be NULL) as objects {"done":, "total":, "what":}; it returns false when nobody listens any more, and what only
+ * looks then ends. Waits; on reactor 0.
  */
-typedef void admin_progress_fn(void *arg, json_t *progress);
+typedef bool admin_progress_fn(void *arg, json_t *progress);
 json_t *admin_run(struct server *server, struct storage *storage, json_t *request, admin_progress_fn *progress,
 	void *arg, struct error *err);
 
 /* The control socket: one JSON request line, then progress lines and a result line. -EADDRINUSE: another server runs. */
 int control_start(struct server *server, struct error *err);
+int control_probe(const char *path, struct error *err); /* whether it could start there. Blocks; needs no reactor */
 void control_stop(struct server *server);
+int metrics_http_probe(const struct config *config, struct error *err); /* the same */
 int metrics_http_start(const struct config *config, struct error *err);
 void metrics_http_stop(void);
 

@@ -325,6 +325,47 @@ static void body_failed(void *arg)
 	free(data);
 }
 
+/* A check that is not to go on ends at whichever step it is, and reports nothing. */
+static bool calls_left(void *arg, uint64_t done, uint64_t total)
+{
+	unsigned *left = arg;
+
+	return total >= done && *left && --*left;
+}
+
+static void body_cancelled(void *arg)
+{
+	struct files_test *t = arg;
+	struct fs_check_result result;
+	unsigned left = 0, calls = 0;
+
+	CHECK_OK(files_test_create(t, 6));
+	for (unsigned i = 0; i < 20; i++) {
+		struct fs_id f;
+		char name[16];
+
+		snprintf(name, sizeof(name), "f%u", i);
+		CHECK_OK(t_create(t, t->root, name, &f));
+		CHECK_OK(t_write(t, f, 0, name, 4, FS_FILE_SYNC));
+	}
+	quiet_problems = 0;
+	for (unsigned i = 1; i < 1000; i++) {
+		int r;
+
+		left = i;
+		r = fs_check(t->fs, true, quiet_report, calls_left, &left, &result);
+		CHECK(quiet_problems == 0);
+		CHECK_IS(r, left ? 0 : -ECANCELED);
+		if (r == 0)
+			break;
+		calls++;
+	}
+	CHECK(calls > 40); /* once for each inode, each extent, each node */
+	CHECK(left);
+	CHECK_IS(t_check(t), 0);
+	files_test_close(t);
+}
+
 static void run(void (*body)(void *), unsigned drives)
 {
 	static struct files_test t;
@@ -358,6 +399,11 @@ static void test_failed(void **state)
 	(void)state;
 	run(body_failed, 5);
 }
+static void test_cancelled(void **state)
+{
+	(void)state;
+	run(body_cancelled, 5);
+}
 
 int main(void)
 {
@@ -366,6 +412,7 @@ int main(void)
 		cmocka_unit_test(test_busy),
 		cmocka_unit_test(test_read_only),
 		cmocka_unit_test(test_failed),
+		cmocka_unit_test(test_cancelled),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,12 +37,13 @@ struct command {
 	struct error then_err;
 };
 
-static void progress_count(void *arg, json_t *progress)
+static bool progress_count(void *arg, json_t *progress)
 {
 	struct command *command = arg;
 
 	assert_true(json_integer_value(json_object_get(progress, "total")) > 0);
 	command->progressed++;
+	return true;
 }
 
 static void command_main(void *arg)
