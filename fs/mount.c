@@ -448,6 +448,8 @@ int fs_mount(struct volume *volume, const struct fs_mount_options *options, stru
 		fs_free(fs);
 		return rc;
 	}
+	if (!fs->read_only)
+		volume_set_owner(volume, &(struct volume_owner){.usage = space_usage, .arg = fs});
 	*out = fs;
 	return 0;
 }
@@ -462,6 +464,7 @@ static void unmount_home(void *arg)
 	struct unmount *u = arg;
 	struct fs *fs = u->fs;
 
+	volume_set_owner(fs->volume, NULL);
 	if (!fs->read_only && !fs->failed)
 		u->rc = files_flush_all(fs);
 	cleaner_stop(fs); /* it reads through the upper half */

@@ -503,6 +503,28 @@ int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *node
 	return 0;
 }
 
+struct usage_call {
+	const struct fs *fs;
+	uint64_t first;
+	unsigned count;
+	bool *used;
+};
+
+static void usage_home(void *arg)
+{
+	struct usage_call *call = arg;
+	const struct space *s = &call->fs->space;
+
+	for (unsigned i = 0; i < call->count; i++)
+		call->used[i] = call->first + i < s->stripes && !is_free(s, call->first + i);
+}
+
+void space_usage(void *arg, uint64_t first, unsigned count, bool *used)
+{
+	struct usage_call call = {arg, first, count, used};
+	reactor_call(call.fs->home, usage_home, &call);
+}
+
 static void statfs_home(void *arg)
 {
 	struct {

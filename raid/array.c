@@ -279,8 +279,10 @@ void array_status(struct array *array, struct array_status *status)
 			free_stripes -= c->volume[i].stripes;
 	status->data_bytes = config_stripes(c) * g->k * g->strip_bytes;
 	status->free_bytes = free_stripes * g->k * g->strip_bytes;
-	for (unsigned i = 0; i < c->slots; i++)
+	for (unsigned i = 0; i < c->slots; i++) {
 		status->member[i].uuid = c->member[i].uuid;
+		status->member[i].changed = c->member[i].changed;
+	}
 	unsigned slots = status->slots = c->slots;
 	status->stopped = array_stopped(array);
 	rebuild_status_get(array, &status->rebuild);

@@ -587,6 +587,18 @@ void keeper_stop(struct array *array)
 		wait_queue_wait(&array->keeper.done, now_ns() + NSEC_PER_SEC);
 }
 
+bool array_wants_member(struct array *array)
+{
+	bool lost = false, spare = false;
+	if (array_stopped(array))
+		return false;
+	for (unsigned i = 0; i < array->config.members; i++)
+		lost = lost || state_lost(atomic_load(&array->member[i].state));
+	for (unsigned i = array->config.members; i < RAID_MEMBERS_MAX; i++)
+		spare = spare || atomic_load(&array->member[i].state) == FORMAT_MEMBER_SPARE;
+	return lost && !spare;
+}
+
 struct pause_call {
 	struct array *array;
 	bool pause;

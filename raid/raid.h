@@ -132,6 +132,8 @@ int array_keep(struct array *array, struct error *err);
 /* Waits until no rebuild is under way or can begin. PROGRESS may be NULL. 0, or -EIO when members are still lost. */
 struct rebuild_status;
 int array_settled(struct array *array, void (*progress)(void *arg, const struct rebuild_status *status), void *arg);
+/* Whether a slot has lost its member and nothing takes its place: no spare of the array, no rebuild. No wait. */
+bool array_wants_member(struct array *array);
 void array_rebuild_pause(struct array *array, bool pause);
 #define REBUILD_LATENCY_TARGET (5 * NSEC_PER_MSEC)
 struct rebuild_tuning {
@@ -208,6 +210,7 @@ struct array_status {
 	struct scrub_status scrub;
 	struct {
 		enum member_state state;
+		uint64_t changed; /* when it came into this state, ns since 1970 */
 		bool slow; /* reads go around it */
 		bool smart_valid;
 		struct drive_smart smart;

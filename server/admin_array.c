@@ -31,6 +31,20 @@ static json_t *member_json(const struct array_status *status, unsigned slot)
 	admin_put_number(object, "write_errors", status->member[slot].write_errors);
 	admin_put_number(object, "checksum_errors", status->member[slot].checksum_errors);
 	admin_put_number(object, "timeouts", status->member[slot].timeouts);
+	admin_put(object, "slow", json_boolean(status->member[slot].slow));
+	if (status->member[slot].smart_valid) {
+		const struct drive_smart *smart = &status->member[slot].smart;
+		json_t *health = json_object();
+		admin_put_number(health, "critical_warning", smart->critical_warning);
+		admin_put_number(health, "temperature_celsius", smart->temperature > 273 ? smart->temperature - 273 : 0);
+		admin_put_number(health, "percent_used", smart->percent_used);
+		admin_put_number(health, "spare_percent", smart->spare_percent);
+		admin_put_number(health, "spare_threshold", smart->spare_threshold);
+		admin_put_number(health, "media_errors", smart->media_errors);
+		admin_put_number(health, "power_on_hours", smart->power_on_hours);
+		admin_put_number(health, "unsafe_shutdowns", smart->unsafe_shutdowns);
+		admin_put(object, "health", health);
+	}
 	admin_put_number(object, "reads", status->member[slot].reads);
 	admin_put_number(object, "writes", status->member[slot].writes);
 	admin_put_number(object, "read_bytes", status->member[slot].read_bytes);
@@ -64,8 +78,11 @@ static json_t *array_json(struct admin *admin, struct storage_array *sa)
 		admin_put_number(object, "events", status->events);
 		admin_put_number(object, "data_bytes", status->data_bytes);
 		admin_put_number(object, "free_bytes", status->free_bytes);
-		for (unsigned i = 0; i < status->members && i < RAID_MEMBERS_MAX; i++)
-			json_array_append_new(members, member_json(status, i));
+		admin_put(object, "rebuild", admin_rebuild_json(&status->rebuild));
+		admin_put(object, "scrub", admin_scrub_json(&status->scrub));
+		for (unsigned i = 0; i < status->slots && i < RAID_MEMBERS_MAX; i++)
+			if (status->member[i].state != MEMBER_NONE)
+				json_array_append_new(members, member_json(status, i));
 		free(status);
 	}
 	list_foreach (n, &admin->storage->filesystems) {
@@ -91,6 +108,8 @@ static const char *content_name(enum drive_content content)
 		return "damaged";
 	case DRIVE_UNREADABLE:
 		return "unreadable";
+	case DRIVE_POOL:
+		return "pool";
 	}
 	return "unknown";
 }
@@ -363,33 +382,18 @@ json_t *admin_storage_rescan(struct admin *admin)
 
 json_t *admin_array_fail(struct admin *admin)
 {
-	const char *name = admin_string(admin, "name"), *drive = NULL;
-	uint64_t slot = UINT64_MAX;
-
-	if (!name || admin_number(admin, "slot", &slot) < 0 || admin_string_optional(admin, "drive", &drive) < 0)
-		return NULL;
-	struct storage_array *sa = admin_array(admin, name);
+	const char *name = admin_string(admin, "name");
+	struct storage_array *sa = name ? admin_array(admin, name) : NULL;
 	struct array_status *status = sa ? calloc(1, sizeof(*status)) : NULL;
+	json_t *result = NULL;
+	unsigned slot = 0;
+
 	if (!status)
 		return NULL;
 	array_status(sa->array, status);
-	for (unsigned i = 0; drive && i < status->members; i++)
-		if (!strcmp(status->member[i].path, drive))
-			slot = i;
-	if (slot >= status->members) {
-		if (drive)
-			error_set(admin->err, -ENOENT, "array %s: drive %.200s is no member of it", name, drive);
-		else
-			error_set(admin->err, -ENOENT, "array %s: there is no such slot; it has 0 to %u", name,
-				status->members - 1);
-		free(status);
-		return NULL;
-	}
-	int rc = array_fail(sa->array, (unsigned)slot, admin->err);
-	json_t *result = NULL;
-	if (rc == 0) {
+	if (admin_slot(admin, status, &slot) == 0 && array_fail(sa->array, slot, admin->err) == 0) {
 		array_status(sa->array, status);
-		log_warning("admin", "member taken out by command array=%s slot=%u drive=%s", name, (unsigned)slot,
+		log_warning("admin", "member taken out by command array=%s slot=%u drive=%s", name, slot,
 			status->member[slot].path);
 		result = json_object();
 		admin_put_string(result, "name", name);

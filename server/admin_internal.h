@@ -44,7 +44,18 @@ json_t *admin_array_status(struct admin *admin);
 json_t *admin_array_examine(struct admin *admin);
 json_t *admin_array_fail(struct admin *admin);
 json_t *admin_array_destroy(struct admin *admin);
+json_t *admin_array_add(struct admin *admin);
+json_t *admin_array_remove(struct admin *admin);
+json_t *admin_array_replace(struct admin *admin);
+json_t *admin_array_rebuild(struct admin *admin);
+json_t *admin_array_scrub(struct admin *admin);
+json_t *admin_rebuild_json(const struct rebuild_status *status);
+json_t *admin_scrub_json(const struct scrub_status *status);
+/* The member that "slot" or "drive" of the request means. 0, or a negative errno in err. */
+int admin_slot(struct admin *admin, struct array_status *status, unsigned *slot);
 json_t *admin_drive_list(struct admin *admin);
+json_t *admin_drive_spare(struct admin *admin);
+json_t *admin_drive_release(struct admin *admin);
 json_t *admin_storage_rescan(struct admin *admin);
 
 json_t *admin_fs_create(struct admin *admin);

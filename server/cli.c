@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static json_t *request_make(const char *command)
+json_t *request_make(const char *command)
 {
 	json_t *request = json_object();
 
@@ -22,7 +22,7 @@ static json_t *request_make(const char *command)
 }
 
 /* Arguments are UTF-8: cli_parse() saw to it. */
-static void request_put(json_t *request, const char *key, const char *value)
+void request_put(json_t *request, const char *key, const char *value)
 {
 	json_object_set_new(request, key, json_string(value));
 }
@@ -501,6 +501,22 @@ const struct cli_command cli_commands[] = {
 	{"array", "examine", "DRIVE...", "what stands in a drive's superblocks", OPT_JSON, 1, CLI_LIST_MAX,
 		array_examine_run},
 	{"array", "fail", "NAME DRIVE|SLOT", "take a member out, as if it had failed", OPT_JSON, 2, 2, array_fail_run},
+	{"array", "add", "NAME DRIVE [--wait] [--force [--yes]]",
+		"give an array a drive: a member that returns, or one for a lost slot, or a spare",
+		OPT_WAIT | OPT_FORCE | OPT_YES | OPT_JSON, 2, 2, array_add_run},
+	{"array", "spare", "NAME DRIVE... [--force]", "give an array hot spares", OPT_FORCE | OPT_JSON, 2, CLI_LIST_MAX,
+		array_spare_run},
+	{"array", "remove", "NAME DRIVE|SLOT", "let go of the drive of a failed member, or of a spare", OPT_JSON, 2, 2,
+		array_remove_run},
+	{"array", "replace", "NAME DRIVE|SLOT [DRIVE] [--wait] [--force]",
+		"take a member out and rebuild it on a spare, or on the drive given", OPT_WAIT | OPT_FORCE | OPT_JSON, 2,
+		3, array_replace_run},
+	{"array", "rebuild", "NAME [status|pause|resume] [--latency MS] [--wait]",
+		"how far a rebuild is; --latency: the latency of others above which it gives way",
+		OPT_LATENCY | OPT_WAIT | OPT_JSON, 1, 2, array_rebuild_run},
+	{"array", "scrub", "NAME [start|pause|resume|stop|status] [--wait]",
+		"read all rows in use, compare them with their parity, and repair", OPT_WAIT | OPT_JSON, 1, 2,
+		array_scrub_run},
 	{"array", "destroy", "NAME [--yes]", "remove an array and all that is on it", OPT_YES | OPT_JSON, 1, 1,
 		array_destroy_run},
 	{"fs", "create", "ARRAY/NAME [--size SIZE] [--yes]", "make a file system (of all that is free)",
@@ -512,6 +528,10 @@ const struct cli_command cli_commands[] = {
 	{"fs", "destroy", "ARRAY/NAME [--yes]", "remove a file system and all files on it", OPT_YES | OPT_JSON, 1, 1,
 		fs_destroy_run},
 	{"drive", "list", "", "the drives and what they hold", OPT_JSON, 0, 0, drive_list_run},
+	{"drive", "spare", "DRIVE... [--force] [--yes]", "put drives into the shared pool of spares",
+		OPT_FORCE | OPT_YES | OPT_JSON, 1, CLI_LIST_MAX, drive_spare_run},
+	{"drive", "release", "DRIVE...", "take drives out of the shared pool", OPT_JSON, 1, CLI_LIST_MAX,
+		drive_release_run},
 	{"reload", NULL, "", "make the server read its configuration again", OPT_JSON, 0, 0, reload_run},
 	{"version", NULL, "", "the version of this tool", OPT_JSON, 0, 0, version_run},
 	{"help", NULL, "[SUBJECT [VERB]]", "this text, or more about one command", 0, 0, 2, help_run},

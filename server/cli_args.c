@@ -62,6 +62,8 @@ static const struct option options[] = {
 	{"--yes", OPT_YES, AT(yes), 0, 0, 0},
 	{"--force", OPT_FORCE, AT(force), 0, 0, 0},
 	{"--quick", OPT_QUICK, AT(quick), 0, 0, 0},
+	{"--wait", OPT_WAIT, AT(wait), 0, 0, 0},
+	{"--latency", OPT_LATENCY, 0, AT(latency), 0, 0},
 	{"--help", 0, AT(help), 0, 0, 0},
 	{"--config", 0, 0, AT(config_file), 0, 0},
 	{"--control", 0, 0, AT(control), 0, 0},
@@ -122,7 +124,7 @@ static int command_find(struct cli *cli, unsigned *words)
 {
 	const char *subject = cli->arg_count > 0 ? cli->args[0] : NULL,
 		   *verb = cli->arg_count > 1 ? cli->args[1] : NULL;
-	char verbs[200] = "";
+	char verbs[400] = "";
 
 	if (!subject) {
 		if (cli->help)

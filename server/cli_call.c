@@ -73,16 +73,9 @@ static bool progress_show(void *arg, json_t *progress)
 	uint64_t done = json_number(progress, "done"), total = json_number(progress, "total");
 
 	(void)arg;
-	if (isatty(STDERR_FILENO) && total)
-		fprintf(stderr, "\r%s: %3u %%\033[K", json_text(progress, "what"),
-			(unsigned)(done >= total ? 100 : done * 100 / total));
+	if (total)
+		cli_bar(json_text(progress, "what"), done, total, json_number(progress, "eta_seconds"));
 	return true;
-}
-
-static void progress_end(void)
-{
-	if (isatty(STDERR_FILENO))
-		fprintf(stderr, "\r\033[K");
 }
 
 /* Sends the request and takes lines until one is the answer. Takes over FD. */
@@ -122,7 +115,7 @@ static json_t *server_call(int fd, const json_t *request, struct error *err)
 		json_decref(answer);
 	}
 	if (progressed)
-		progress_end();
+		cli_bar_end();
 	if (!answered)
 		error_set(err, -ECONNRESET, "the server closed the control connection before it answered");
 	free(line);
@@ -137,9 +130,17 @@ static json_t *server_call(int fd, const json_t *request, struct error *err)
 struct here {
 	struct cli *cli;
 	json_t *request, *result;
-	bool read_only;
+	bool read_only, progressed;
 	struct error *err;
 };
+
+static bool here_progress(void *arg, json_t *progress)
+{
+	struct here *here = arg;
+
+	here->progressed = true;
+	return progress_show(NULL, progress);
+}
 
 static void here_main(void *arg)
 {
@@ -156,7 +157,7 @@ static void here_main(void *arg)
 	storage = (struct storage){.read_only = here->read_only, .cache_bytes = arena_total_bytes() / 2};
 	if (storage_open(&storage, drives, count, none, 0, here->err) < 0)
 		return;
-	here->result = admin_run(NULL, &storage, here->request, progress_show, NULL, here->err);
+	here->result = admin_run(NULL, &storage, here->request, here_progress, here, here->err);
 	storage_close(&storage);
 }
 
@@ -171,8 +172,8 @@ static json_t *here_call(struct cli *cli, json_t *request, bool read_only, struc
 
 	if (core_main(&core, here_main, &here, err) < 0)
 		return NULL;
-	if (check)
-		progress_end();
+	if (here.progressed)
+		cli_bar_end();
 	return here.result;
 }
 

@@ -12,8 +12,8 @@ struct cli_command;
 struct cli {
 	const struct cli_command *command;
 	/* options; strings are of argv */
-	bool json, yes, force, quick, help;
-	const char *config_file, *control, *level, *groups, *strip, *size;
+	bool json, yes, force, quick, help, wait;
+	const char *config_file, *control, *level, *groups, *strip, *size, *latency;
 	const char *drives[CLI_LIST_MAX], *spares[CLI_LIST_MAX], *args[CLI_LIST_MAX];
 	unsigned drive_count, spare_count, arg_count;
 	struct config *config; /* of the file, or the default */
@@ -28,6 +28,8 @@ struct cli {
 #define OPT_QUICK 64u
 #define OPT_JSON 128u
 #define OPT_GROUPS 256u
+#define OPT_WAIT 512u
+#define OPT_LATENCY 1024u
 
 struct cli_command {
 	const char *subject, *verb; /* verb NULL: the subject is the whole command */
@@ -54,6 +56,26 @@ json_t *cli_call(struct cli *cli, json_t *request, unsigned flags);
 bool cli_server_answers(struct cli *cli);
 /* Shows QUESTION and asks; true with --yes. False after a line on stderr. */
 bool cli_confirm(const struct cli *cli, const char *question);
+
+/* cli.c */
+json_t *request_make(const char *command);
+/* Arguments are UTF-8: cli_parse() saw to it. */
+void request_put(json_t *request, const char *key, const char *value);
+
+/* cli_members.c */
+int array_add_run(struct cli *cli);
+int array_spare_run(struct cli *cli);
+int array_remove_run(struct cli *cli);
+int array_replace_run(struct cli *cli);
+int array_rebuild_run(struct cli *cli);
+int array_scrub_run(struct cli *cli);
+int drive_spare_run(struct cli *cli);
+int drive_release_run(struct cli *cli);
+/* What is going on in ARRAY, and how the last of it ended; nothing when there is nothing to tell. */
+void show_array_work(const json_t *array, FILE *out);
+/* On a terminal: a bar that replaces itself, until cli_bar_end(). */
+void cli_bar(const char *what, uint64_t done, uint64_t total, uint64_t eta_seconds);
+void cli_bar_end(void);
 
 /* cli_show.c */
 struct table {

@@ -205,12 +205,13 @@ void show_array_members(const json_t *array, FILE *out)
 		fprintf(out, "problem: %s\n", json_text(array, "problem"));
 	if (names[0])
 		fprintf(out, "file systems: %s\n", names);
+	show_array_work(array, out);
 	table_init(&table, 10, 1u << 0 | 1u << 3 | 0xfu << 6, heading);
 	for (size_t i = 0; i < json_array_size(members); i++) {
 		const json_t *m = json_array_get(members, i);
 		const char *path = json_text(m, "path");
 		table_add(&table, 0, "%llu", (unsigned long long)json_number(m, "slot"));
-		table_add(&table, 1, "%s", json_text(m, "state"));
+		table_add(&table, 1, "%s%s", json_text(m, "state"), json_flag(m, "slow") ? " (slow)" : "");
 		table_add(&table, 2, "%s", path[0] ? path : "-");
 		table_add_bytes(&table, 3, json_number(m, "bytes"));
 		table_add(&table, 4, "%s", json_text(m, "model"));

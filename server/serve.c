@@ -318,6 +318,7 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	if (!names)
 		return error_set(err, -ENOMEM, "out of memory");
 	server->storage.cache_bytes = config_cache_bytes(config);
+	server->storage.keep = true;
 	int rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
 	for (unsigned i = 0; rc == -EBUSY && i < TAKEN_TRIES && !*stop; i++) {
 		fiber_sleep(TAKEN_PAUSE);

@@ -112,6 +112,8 @@ struct storage {
 	struct fiber_mutex lock;         /* held by whoever changes the lists, or waits while it walks them */
 	uint64_t cache_given;            /* of cache_bytes, to those mounted */
 	uint64_t cache_bytes; /* for all file systems; 0: a default. Set it before storage_open() */
+	bool keep;            /* arrays take spares and rebuild by themselves. Set it before storage_open() */
+	struct storage_watch *watch; /* storage_watch.c */
 	bool read_only;       /* mount so that nothing is written to the volumes. Set it before storage_open() */
 };
 /* Assembles the arrays that FILESYSTEMS ("array/name") need, or all found when it is NULL, and mounts those file systems. */
@@ -129,6 +131,12 @@ uint64_t storage_cache_left(const struct storage *storage);
 int storage_fs_unmount(struct storage *storage, struct storage_fs *filesystem);
 /* After a volume was made or destroyed. */
 int storage_volumes_refresh(struct storage *storage, struct storage_array *array, struct error *err);
+/*
+ * While an array lacks members: looks for drives that return and for spares of the shared pool (storage_watch.c). Only
+ * of a storage that keeps its arrays.
+ */
+void storage_watch_start(struct storage *storage);
+void storage_watch_stop(struct storage *storage); /* waits */
 /* The metrics of arrays and file systems, from a thread that is no reactor; of the storage that was shown last (NULL: none). */
 void storage_metrics_show(struct storage *storage);
 void storage_metrics_write(FILE *out);

@@ -131,7 +131,7 @@ static void strangers_append(const struct raid_scan *scan, struct error *err)
 		snprintf(err->text + length, sizeof(err->text) - length, "; and %u more", more);
 }
 
-static int array_add(struct storage *storage, const struct raid_scan *scan, const char *name,
+static int array_take(struct storage *storage, const struct raid_scan *scan, const char *name,
 	struct storage_array **out, struct error *err)
 {
 	struct storage_array *sa = calloc(1, sizeof(*sa));
@@ -149,6 +149,10 @@ static int array_add(struct storage *storage, const struct raid_scan *scan, cons
 	}
 	snprintf(sa->name, sizeof(sa->name), "%s", name);
 	list_push_back(&storage->arrays, &sa->node);
+	if (storage->keep && !storage->read_only && (rc = array_keep(sa->array, err)) < 0) {
+		storage_array_close(storage, sa);
+		return rc;
+	}
 	rc = storage_volumes_refresh(storage, sa, err);
 	if (rc < 0) {
 		storage_array_close(storage, sa);
@@ -172,7 +176,7 @@ int storage_array_open(struct storage *storage, const char *name, struct storage
 	for (unsigned i = 0; i < scan.count && !found; i++)
 		found = scan.drive[i].content == DRIVE_MEMBER && !strcmp(scan.drive[i].array_name, name);
 	if (found) {
-		rc = array_add(storage, &scan, name, array, err);
+		rc = array_take(storage, &scan, name, array, err);
 	} else {
 		rc = error_set(err, -ENOENT, "array %s: none of the %u drives that match %s%s is a member of it", name,
 			scan.count, storage->drive_count ? storage->drives[0] : "no pattern",
@@ -333,7 +337,7 @@ static int open_all(struct storage *storage, struct error *err)
 		for (unsigned j = 0; j < i && !tried; j++)
 			tried = scan.drive[j].content == DRIVE_MEMBER &&
 				!strcmp(scan.drive[j].array_name, scan.drive[i].array_name);
-		if (!tried && array_add(storage, &scan, scan.drive[i].array_name, &sa, &why) < 0)
+		if (!tried && array_take(storage, &scan, scan.drive[i].array_name, &sa, &why) < 0)
 			log_warning("storage", "%s", why.text);
 	}
 	raid_scan_free(&scan);
@@ -394,16 +398,19 @@ int storage_open(struct storage *storage, char **drives, unsigned drive_count, c
 		rc = open_all(storage, err);
 		fiber_unlock(&storage->lock);
 	}
-	if (rc < 0)
+	if (rc < 0) {
 		storage_close(storage);
-	else
-		storage_metrics_show(storage);
-	return rc;
+		return rc;
+	}
+	storage_metrics_show(storage);
+	storage_watch_start(storage);
+	return 0;
 }
 
 void storage_close(struct storage *storage)
 {
 	storage_metrics_show(NULL);
+	storage_watch_stop(storage);
 	fiber_lock(&storage->lock);
 	for (struct list_node *n; (n = list_pop_front(&storage->arrays));)
 		storage_array_close(storage, container_of(n, struct storage_array, node));

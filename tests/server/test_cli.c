@@ -87,7 +87,7 @@ static void test_usage(void **state)
 	} cases[] = {
 		{"", "a command is missing"},
 		{"nonsense", "unknown command \"nonsense\""},
-		{"array", "expected one of: create, list, status, examine, fail, destroy"},
+		{"array", "expected one of: create, list, status, examine, fail, add, spare, remove, replace, rebuild, scrub, destroy"},
 		{"array make", "unknown command \"array make\""},
 		{"fs", "needs a verb"},
 		{"fs check $(printf 'a\\377/b')", "argument 5 is not valid UTF-8"},
@@ -140,9 +140,9 @@ static void test_help(void **state)
 	furrow("--help");
 	expect_good("furrow SUBJECT VERB");
 	furrow("help array create");
-	expect_good("--level 1|6");
+	expect_good("--level 0|1|5|6|10|50|60");
 	furrow("array create --help");
-	expect_good("--level 1|6");
+	expect_good("--level 0|1|5|6|10|50|60");
 	furrow("help fs");
 	expect_good("fs destroy");
 	furrow("help nonsense");
