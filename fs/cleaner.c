@@ -45,7 +45,9 @@ struct round {
 	struct slice slice[ITEMS + 64];
 	struct buf *buf[ITEMS * BLOCK_BYTES / BUF_MAX];
 	struct row_run run[RUNS];
-	unsigned items, limit, owners, runs; /* limit: of items, by the rows that there are */
+	struct extent_move move[ITEMS];
+	unsigned moved;
+	unsigned items, found, limit, owners, runs; /* limit: of items, by the rows that there are */
 	/* of the stripe that is looked at */
 	uint64_t stripe, next_block; /* summaries from here on are to be seen */
 	unsigned at;		     /* owner that is looked at */
@@ -90,37 +92,33 @@ static int owners_pass(struct tx *tx, void *arg)
 	return 0;
 }
 
+/* A block of the owner's, in any version of its extents. */
+static bool item_add(void *arg, uint64_t file_block, uint64_t block, uint32_t sum)
+{
+	struct round *r = arg;
+	struct item *i = &r->item[r->found];
+
+	if (block / r->fs->space.stripe_blocks != r->stripe)
+		return true;
+	if (r->found == r->limit)
+		return false;
+	*i = (struct item){.ino = r->owner[r->at].ino, .file_block = file_block, .from = block, .sum = sum};
+	r->found++;
+	return true;
+}
+
 /* Blocks of the owner's extents that lie in the stripe, from at_block on, as long as there is room. */
 static int items_pass(struct tx *tx, void *arg)
 {
 	struct round *r = arg;
 	const struct owner *o = &r->owner[r->at];
-	uint64_t blocks = tx_fs(tx)->space.stripe_blocks, block = r->at_block, end = o->file_block + o->count;
-	unsigned items = r->items;
+	uint64_t block = r->at_block;
 
-	while (block < end && items < r->limit) {
-		struct extent e;
-		int rc = extent_find(tx, o->ino, block, &e);
-		if (rc == -ENOENT || (!rc && e.first >= end)) {
-			block = end;
-			break;
-		}
-		if (rc)
-			return rc;
-		if (block < e.first)
-			block = e.first;
-		for (; block < end && block < e.first + e.count && items < r->limit; block++) {
-			uint64_t from = e.block + (block - e.first);
-			if (from / blocks != r->stripe)
-				continue;
-			struct item *i = &r->item[items++];
-			i->ino = o->ino;
-			i->file_block = block;
-			i->from = from;
-			i->sum = extent_sum(&e, (uint32_t)(block - e.first));
-		}
-	}
-	r->items = items;
+	r->found = r->items;
+	int rc = extents_owned(tx, o->ino, &block, o->file_block + o->count, item_add, r);
+	if (rc)
+		return rc;
+	r->items = r->found;
 	r->at_block = block;
 	return 0;
 }
@@ -160,6 +158,8 @@ static int item_compare(const void *va, const void *vb)
 		return a->ino < b->ino ? -1 : 1;
 	if (a->file_block != b->file_block)
 		return a->file_block < b->file_block ? -1 : 1;
+	if (a->from != b->from)
+		return a->from < b->from ? -1 : 1;
 	return 0;
 }
 
@@ -257,79 +257,17 @@ static int items_write(struct round *r)
 	return 0;
 }
 
-/* Puts the new places of ITEM[0..N), which follow one another in a file, into its extents. */
-static int extents_add(struct tx *tx, const struct item *item, unsigned n)
-{
-	for (unsigned i = 0; i < n;) {
-		uint8_t sums[EXTENT_BLOCKS_MAX * 4];
-		struct extent e = {.first = item[i].file_block, .block = item[i].to, .sums = sums};
-		while (i < n && e.count < EXTENT_BLOCKS_MAX && item[i].to == e.block + e.count) {
-			le32 sum = le32_put(item[i++].sum);
-			memcpy(sums + (size_t)e.count++ * 4, &sum, 4);
-		}
-		int rc = extent_put(tx, item->ino, &e, 0, e.count);
-		if (!rc)
-			rc = tx_blocks_add(tx, e.block, e.count);
-		if (!rc)
-			rc = tx_summary_add(tx, e.block, e.count, item->ino, e.first);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
-static bool item_is_in(const struct item *i, uint64_t ino, const struct extent *e)
-{
-	return i->ino == ino && i->file_block >= e->first && i->file_block < e->first + e->count;
-}
-
 static int move_pass(struct tx *tx, void *arg)
 {
-	const struct round *r = arg;
+	struct round *r = arg;
 
+	r->moved = 0;
 	for (unsigned i = 0; i < r->items;) {
-		const struct item *item = &r->item[i];
-		uint64_t ino = item->ino, from;
-		struct extent e;
-		unsigned end = i, moved = 0;
-		int rc = extent_find(tx, ino, item->file_block, &e);
-		if (rc && rc != -ENOENT)
-			return rc;
-		if (rc || !item_is_in(item, ino, &e)) {
-			i++; /* it is gone */
-			continue;
-		}
-		for (; end < r->items && item_is_in(&r->item[end], ino, &e); end++)
-			moved += r->item[end].from == e.block + (r->item[end].file_block - e.first);
-		if (!moved) {
-			i = end; /* written anew elsewhere */
-			continue;
-		}
-		/* one extent, several of its blocks: what stays is put anew around what moves */
-		struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = e.first};
-		rc = tx_delete(tx, &key);
-		from = e.first;
-		while (!rc && i < end) {
-			unsigned n = 0;
-			uint64_t block = r->item[i].file_block;
-			while (i + n < end && r->item[i + n].file_block == block + n &&
-				r->item[i + n].from == e.block + (block + n - e.first))
-				n++;
-			if (!n) {
-				i++;
-				continue;
-			}
-			if (from < block)
-				rc = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(block - from));
-			if (!rc)
-				rc = tx_blocks_drop(tx, e.block + (block - e.first), n);
-			if (!rc)
-				rc = extents_add(tx, &r->item[i], n);
-			from = block + n;
-			i += n;
-		}
-		if (!rc && from < e.first + e.count)
-			rc = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(e.first + e.count - from));
+		uint64_t ino = r->item[i].ino;
+		unsigned n = 0;
+		for (; i < r->items && r->item[i].ino == ino; i++)
+			r->move[n++] = (struct extent_move){r->item[i].file_block, r->item[i].from, r->item[i].to};
+		int rc = extents_move(tx, ino, r->move, n, &r->moved);
 		if (rc)
 			return rc;
 	}
@@ -350,7 +288,7 @@ static int items_move(struct round *r)
 	for (unsigned i = 0; i < r->runs; i++)
 		space_rows_done(fs, &r->run[i]);
 	if (!rc)
-		fs->cleaner.moved_blocks += r->items;
+		fs->cleaner.moved_blocks += r->moved;
 	r->items = 0;
 	return rc;
 }

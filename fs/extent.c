@@ -29,6 +29,12 @@ int extent_decode(
 	e->block = le64_get(d.block);
 	e->count = le32_get(d.count);
 	e->sums = (const uint8_t *)val + sizeof(d);
+	e->hole = le32_get(d.flags) == EXTENT_HOLE;
+	if (e->hole)
+		return e->count == 0 || e->count > EXTENT_BLOCKS_MAX || e->block != 0 || len != sizeof(d) ||
+				       e->first > (FS_SIZE_MAX >> BLOCK_SHIFT) + 1 - e->count
+			       ? -EIO
+			       : 0;
 	if (e->count == 0 || e->count > EXTENT_BLOCKS_MAX || le32_get(d.flags) != 0 ||
 		len != sizeof(d) + (size_t)e->count * 4 || e->block >= total || e->count > total - e->block ||
 		e->first > (FS_SIZE_MAX >> BLOCK_SHIFT) + 1 - e->count)
@@ -69,62 +75,6 @@ int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e)
 	if (key.ino != ino || key.type != KEY_EXTENT)
 		return -ENOENT;
 	return extent_check(tx, &key, val, len, e);
-}
-
-int extent_put(struct tx *tx, uint64_t ino, const struct extent *e, uint32_t from, uint32_t count)
-{
-	struct {
-		struct extent_disk head;
-		uint8_t sums[EXTENT_BLOCKS_MAX * 4];
-	} d = {.head = {.block = le64_put(e->block + from), .count = le32_put(count)}};
-	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = e->first + from};
-
-	assert(count > 0 && from + count <= EXTENT_BLOCKS_MAX);
-	memcpy(d.sums, e->sums + (size_t)from * 4, (size_t)count * 4);
-	return tx_put(tx, &key, &d, sizeof(d.head) + (size_t)count * 4);
-}
-
-int extents_truncate(
-	struct tx *tx, uint64_t ino, uint64_t from, unsigned limit, uint64_t *blocks, bool *done, uint64_t *left)
-{
-	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = UINT64_MAX};
-
-	*done = false;
-	for (unsigned n = 0; n < limit; n++) {
-		struct extent e;
-		const void *val;
-		size_t len;
-		uint32_t keep;
-		int r = tx_prev(tx, &key, &val, &len);
-
-		if (r < 0 && r != -ENOENT)
-			return r;
-		if (r == -ENOENT || key.ino != ino || key.type != KEY_EXTENT) {
-			*done = true;
-			return 0;
-		}
-		r = extent_check(tx, &key, val, len, &e);
-		if (r < 0)
-			return r;
-		if (e.first + e.count <= from) {
-			*done = true;
-			return 0;
-		}
-		keep = e.first < from ? (uint32_t)(from - e.first) : 0;
-		r = tx_blocks_drop(tx, e.block + keep, e.count - keep);
-		if (r == 0)
-			r = keep ? extent_put(tx, ino, &e, 0, keep) : tx_delete(tx, &key);
-		if (r < 0)
-			return r;
-		*blocks += e.count - keep;
-		*left = e.first + keep;
-		if (keep || e.first == 0) {
-			*done = true;
-			return 0;
-		}
-		key = (struct fs_key){.ino = ino, .type = KEY_EXTENT, .off = e.first - 1};
-	}
-	return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------

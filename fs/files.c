@@ -242,6 +242,11 @@ void files_status(const struct fs *fs, struct fs_status *out)
 	out->inodes = files->inode_count;
 }
 
+uint32_t fs_stamp(const struct fs *fs)
+{
+	return fs->files ? fs->files->stamp : 0;
+}
+
 uint64_t files_inode_count(const struct fs *fs)
 {
 	return fs->files->inode_count;

@@ -49,7 +49,9 @@ struct flush_group {
 		struct inode *inode;
 		uint64_t block;
 	} fill[GROUP_RECORDS];
-	/* the part that one transaction names */
+	/* the part that one transaction names; by number of record, and as extents of one inode */
+	le32 sum[GROUP_RECORDS];
+	struct extent_edit edit[GROUP_RECORDS];
 	unsigned tx_first, tx_end;
 	uint64_t seq;
 };
@@ -504,83 +506,25 @@ int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, st
  * The transaction
  */
 
-/* Takes what the records FIRST..END of one inode replace out of its extents. */
-static int group_replace(
-	struct tx *tx, const struct flush_group *group, uint64_t ino, unsigned first, unsigned end, uint64_t *dropped)
+/* Names the new places of records FIRST..END of one inode. */
+static int group_name(
+	struct tx *tx, struct flush_group *group, uint64_t ino, unsigned first, unsigned end, uint64_t *dropped)
 {
-	unsigned i = first;
-	int r;
+	unsigned n = 0;
 
-	while (i < end) {
-		uint64_t at = group->rec[i]->block, stop, from;
-		struct fs_key key = {.ino = ino, .type = KEY_EXTENT};
-		struct extent e;
-
-		r = extent_find(tx, ino, at, &e);
-		if (r == -ENOENT)
-			return 0;
-		if (r < 0)
-			return r;
-		while (i < end && group->rec[i]->block < e.first)
-			i++;
-		stop = e.first + e.count;
-		if (i == end || group->rec[i]->block >= stop)
-			continue;
-		key.off = e.first;
-		r = tx_delete(tx, &key);
-		if (r < 0)
-			return r;
-		from = e.first;
-		while (i < end && group->rec[i]->block < stop) {
-			uint64_t b = group->rec[i]->block, to = b + 1;
-
-			for (i++; i < end && to < stop && group->rec[i]->block == to; i++)
-				to++;
-			if (from < b) {
-				r = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(b - from));
-				if (r < 0)
-					return r;
-			}
-			r = tx_blocks_drop(tx, e.block + (b - e.first), (uint32_t)(to - b));
-			if (r < 0)
-				return r;
-			*dropped += to - b;
-			from = to;
-		}
-		if (from < stop) {
-			r = extent_put(tx, ino, &e, (uint32_t)(from - e.first), (uint32_t)(stop - from));
-			if (r < 0)
-				return r;
-		}
-	}
-	return 0;
-}
-
-static int group_add(struct tx *tx, const struct flush_group *group, uint64_t ino, unsigned first, unsigned end)
-{
-	for (unsigned i = first; i < end;) {
+	for (unsigned i = first; i < end; n++) {
 		const struct block_record *rec = group->rec[i];
-		uint8_t sums[EXTENT_BLOCKS_MAX * 4];
-		struct extent e = {.first = rec->block, .block = rec->phys, .sums = sums};
-		int r;
+		struct extent_edit *e = &group->edit[n];
 
-		while (i < end && e.count < EXTENT_BLOCKS_MAX && group->rec[i]->block == e.first + e.count &&
-			group->rec[i]->phys == e.block + e.count) {
-			le32 sum = le32_put(group->rec[i]->sum);
-
-			memcpy(sums + (size_t)e.count * 4, &sum, 4);
-			e.count++;
+		*e = (struct extent_edit){.first = rec->block, .block = rec->phys, .sums = group->sum[i].b};
+		while (i < end && e->count < EXTENT_BLOCKS_MAX && group->rec[i]->block == e->first + e->count &&
+			group->rec[i]->phys == e->block + e->count) {
+			group->sum[i] = le32_put(group->rec[i]->sum);
+			e->count++;
 			i++;
 		}
-		r = extent_put(tx, ino, &e, 0, e.count);
-		if (r == 0)
-			r = tx_blocks_add(tx, e.block, e.count);
-		if (r == 0)
-			r = tx_summary_add(tx, e.block, e.count, ino, e.first);
-		if (r < 0)
-			return r;
 	}
-	return 0;
+	return extents_edit(tx, ino, group->edit, n, dropped);
 }
 
 static int group_put_inode(struct tx *tx, struct group_inode *gi, uint64_t last_block, uint64_t added, uint64_t dropped)
@@ -636,9 +580,7 @@ static int group_pass(struct tx *tx, void *arg)
 			end = group->tx_end;
 		if (first >= end)
 			continue;
-		r = group_replace(tx, group, gi->inode->ino, first, end, &dropped);
-		if (r == 0)
-			r = group_add(tx, group, gi->inode->ino, first, end);
+		r = group_name(tx, group, gi->inode->ino, first, end, &dropped);
 		if (r == 0)
 			r = group_put_inode(tx, gi, group->rec[end - 1]->block, end - first, dropped);
 		if (r < 0)

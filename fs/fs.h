@@ -24,6 +24,7 @@
 #define FS_LINK_MAX 0x7fffffffu
 #define FS_SIZE_MAX ((1ull << 60) - 1)
 #define FS_ROOT_INO 2
+#define FS_SNAPSHOTS_MAX 100u
 
 struct fs;
 
@@ -206,6 +207,23 @@ int fs_write(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t of
 int fs_commit(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count, struct fs_wcc *wcc);
 /* Buffers for a write of COUNT bytes at OFF, placed by the rule above. Fills OUT, returns the number of slices (or -ENOSPC). */
 int fs_write_buffers(uint64_t off, uint32_t count, struct slice *out, unsigned max);
+
+/*
+ * Ranges. A punched range reads as zeros and gives its whole blocks back; the size stays. Allocating makes the file
+ * long enough; -ENOSPC when its holes would not fit now. (Each write needs new space here, so none is put aside.)
+ */
+int fs_punch(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count, struct fs_wcc *wcc);
+int fs_allocate(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count,
+	struct fs_wcc *wcc);
+/* The first byte of data, or of a hole, from OFF on. *EOF: there is none before the end of the file, *FOUND is its
+ * size. */
+enum fs_seek { FS_SEEK_DATA, FS_SEEK_HOLE };
+int fs_seek(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, enum fs_seek what, uint64_t *found,
+	bool *eof, struct fs_attr *attr);
+/* Copies up to the end of the source, unstable (fs_commit() as after writes). Ranges of one file must not overlap. An
+ * error after a part was copied is not told: the next call meets it. */
+int fs_copy(struct fs *fs, const struct fs_op *op, struct fs_id from, uint64_t from_off, struct fs_id to,
+	uint64_t to_off, uint64_t count, uint64_t *copied, struct fs_wcc *wcc);
 
 enum fs_create_mode { FS_CREATE_UNCHECKED, FS_CREATE_GUARDED, FS_CREATE_EXCLUSIVE };
 /*

@@ -56,10 +56,11 @@ _Static_assert(sizeof(struct entry_disk) == 16, "entry_disk");
 
 /* KEY_EXTENT, off: first block of the file */
 #define EXTENT_BLOCKS_MAX 128u
+#define EXTENT_HOLE 1u /* hides what an older version has there */
 struct extent_disk {
 	le64 block; /* of the volume */
 	le32 count; /* 1 .. EXTENT_BLOCKS_MAX */
-	le32 flags; /* 0 */
+	le32 flags; /* 0, or EXTENT_HOLE: then no block and no checksums */
 		    /* count le32: checksum32() of each block */
 };
 _Static_assert(sizeof(struct extent_disk) == 16, "extent_disk");

@@ -213,6 +213,7 @@ void data_discard(struct fs *fs, struct inode *inode, uint64_t from);
 struct extent {
 	uint64_t first, block;
 	uint32_t count;
+	bool hole;	     /* hides what older versions have there */
 	const uint8_t *sums; /* 4 bytes each, in the value */
 };
 static inline uint32_t extent_sum(const struct extent *e, uint32_t i)
@@ -225,12 +226,29 @@ int extent_decode(
 	const struct volume_geometry *g, const struct fs_key *key, const void *val, size_t len, struct extent *e);
 /* The extent that has BLOCK, or else the first one after it. -ENOENT when there is none. */
 int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e);
-int extent_last(struct tx *tx, uint64_t ino, struct extent *e);					    /* the last one */
-int extent_put(struct tx *tx, uint64_t ino, const struct extent *e, uint32_t from, uint32_t count); /* a part of E */
-/* Blocks from FROM on go, at most LIMIT extents from the end; *DONE when none is left. *LEFT: the end of what is left.
+/* extent_edit.c. One call a range and pass: a pass does not see what it queued.
+ * New blocks take the place of whatever the file has there; without SUMS there is a hole then. */
+struct extent_edit {
+	uint64_t first, count; /* of the file; with sums at most EXTENT_BLOCKS_MAX */
+	uint64_t block;	       /* of the volume */
+	const uint8_t *sums;   /* 4 bytes each */
+};
+#define EXTENT_END ((FS_SIZE_MAX >> BLOCK_SHIFT) + 1) /* behind the last block that a file may have */
+#define EXTENT_VERSIONS_MAX (FS_SNAPSHOTS_MAX + 2u)
+/* The N edits, ascending and apart, happen to the live file; counts and summaries too. *DROPPED grows by the blocks
+ * that it had there. */
+int extents_edit(struct tx *tx, uint64_t ino, const struct extent_edit *edit, unsigned n, uint64_t *dropped);
+/* Blocks FROM..*TO go, from the end, LIMIT extents at most: *TO becomes the end of what is left to do (FROM: nothing).
  */
-int extents_truncate(
-	struct tx *tx, uint64_t ino, uint64_t from, unsigned limit, uint64_t *blocks, bool *done, uint64_t *left);
+int extents_remove(struct tx *tx, uint64_t ino, uint64_t from, uint64_t *to, unsigned limit, uint64_t *dropped);
+/* Blocks that lie at FROM still, in whatever version, lie at TO. The N moves ascend by block of the file. */
+struct extent_move {
+	uint64_t file_block, from, to;
+};
+int extents_move(struct tx *tx, uint64_t ino, const struct extent_move *move, unsigned n, unsigned *moved);
+/* FN sees the places of blocks *BLOCK..END in all versions, until it returns false; *BLOCK is where to go on. */
+typedef bool extent_owned_fn(void *arg, uint64_t file_block, uint64_t block, uint32_t sum);
+int extents_owned(struct tx *tx, uint64_t ino, uint64_t *block, uint64_t end, extent_owned_fn *fn, void *arg);
 
 /* Reads verified blocks: SUMS has one le32 a block. Repairs. Waits; the caller is inside a read section. */
 int blocks_read_verified(struct fs *fs, uint64_t ino, uint64_t file_block, uint64_t phys, uint32_t count,
@@ -254,6 +272,8 @@ int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, st
 /* truncate.c: SET_SIZE, with all the other attributes of SET. */
 int data_set_size(struct fs *fs, const struct fs_op *op, struct fs_id id, const struct fs_setattr *set,
 	const struct timespec *guard, struct fs_wcc *wcc, struct fs_attr *attr);
+/* The same, but a file that is as long or longer meanwhile stays as it is. */
+int data_grow(struct fs *fs, const struct fs_op *op, struct fs_id id, const struct fs_setattr *set, struct fs_wcc *wcc);
 /* Checks SET by OP against ATTR and applies it to ATTR but for the size. */
 int attr_set(struct inode_attr *attr, const struct fs_op *op, const struct fs_setattr *set, int64_t now);
 
@@ -273,6 +293,7 @@ struct fs_files {
 
 	uint64_t next_ino, inode_count; /* KEY_COUNTERS */
 	uint64_t reply_seq;
+	uint32_t stamp; /* of what changes now */
 
 	struct htable records;
 	struct block_record *record_pool;

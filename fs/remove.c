@@ -8,6 +8,8 @@
  * A held one stays whole (ORPHAN_HELD) until it is released. After a restart such a file may be held
  * again for orphan_reclaim_ns, in which clients reclaim their state; then it is deleted.
  */
+#include <limits.h>
+
 #include "fs/inode_internal.h"
 
 #define UNLINK_EXTENTS 4u  /* files of so many extents are deleted at once */
@@ -47,34 +49,22 @@ static int symlink_delete(struct tx *tx, uint64_t ino, uint64_t size)
 /* 1 when INODE has few extents: their deletion is queued. 0 when it has many. */
 static int unlink_extents(struct tx *tx, const struct inode *inode)
 {
-	struct extent e[UNLINK_EXTENTS];
-	uint64_t block = 0;
-	unsigned n = 0;
+	uint64_t block = 0, to = EXTENT_END, dropped = 0;
+	struct extent e;
 	int r;
 
-	for (;;) {
-		struct extent next;
-
-		r = extent_find(tx, inode->ino, block, &next);
+	for (unsigned n = 0;; n++) {
+		r = extent_find(tx, inode->ino, block, &e);
 		if (r == -ENOENT)
 			break;
 		if (r < 0)
 			return r;
 		if (n == UNLINK_EXTENTS)
 			return 0;
-		e[n++] = next;
-		block = next.first + next.count;
+		block = e.first + e.count;
 	}
-	for (unsigned i = 0; i < n; i++) {
-		struct fs_key key = {.ino = inode->ino, .type = KEY_EXTENT, .off = e[i].first};
-
-		r = tx_blocks_drop(tx, e[i].block, e[i].count);
-		if (r == 0)
-			r = tx_delete(tx, &key);
-		if (r < 0)
-			return r;
-	}
-	return 1;
+	r = extents_remove(tx, inode->ino, 0, &to, UINT_MAX, &dropped);
+	return r < 0 ? r : 1;
 }
 
 int unlink_inode(struct tx *tx, struct change *change, struct inode *inode)
@@ -208,6 +198,7 @@ struct orphan_call {
 	struct inode *inode;
 	bool gone, done;
 	unsigned limit;
+	uint64_t left, left_after;
 	struct change change;
 };
 
@@ -228,24 +219,34 @@ static int orphan_forget_pass(struct tx *tx, void *arg)
 	return tx_delete(tx, &key);
 }
 
+static void orphan_applied(struct change *change, void *arg)
+{
+	struct orphan_call *c = arg;
+
+	(void)change;
+	c->left = c->left_after;
+	c->done = c->left == 0;
+}
+
 static int orphan_delete_pass(struct tx *tx, void *arg)
 {
 	struct orphan_call *c = arg;
 	struct fs_key key = {.type = KEY_ORPHAN, .off = c->ino};
 	struct orphan_disk disk = {.state = ORPHAN_DELETE};
 	struct inode_attr *attr;
-	uint64_t left, blocks = 0;
+	uint64_t left = c->left, blocks = 0;
 	int r;
 
 	change_begin(&c->change, tx);
+	c->change.applied = orphan_applied;
+	c->change.applied_arg = c;
 	attr = change_inode(&c->change, c->inode);
-	r = attr->type == FS_REG ? extents_truncate(tx, c->ino, 0, c->limit, &blocks, &c->done, &left) : 0;
+	r = attr->type == FS_REG ? extents_remove(tx, c->ino, 0, &left, c->limit, &blocks) : 0;
 	if (r < 0)
 		return r;
 	attr->blocks -= blocks < attr->blocks ? blocks : attr->blocks;
-	if (attr->type != FS_REG)
-		c->done = true;
-	if (c->done) {
+	c->left_after = attr->type == FS_REG ? left : 0;
+	if (c->left_after == 0) {
 		change_remove(&c->change, c->inode);
 		r = attr->type == FS_LNK ? symlink_delete(tx, c->ino, attr->size) : 0;
 		if (r == 0)
@@ -268,6 +269,7 @@ static void orphan_delete(struct fs *fs, uint64_t ino)
 		return; /* the next mount finds it */
 	c->ino = ino;
 	c->limit = ORPHAN_EXTENTS;
+	c->left = EXTENT_END;
 	r = fs_view(fs, orphan_find_pass, c);
 	if (r < 0)
 		goto out;

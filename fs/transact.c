@@ -142,6 +142,16 @@ int tx_prev(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
 	return tx_step(tx, key, false, val, len);
 }
 
+int tx_next_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
+{
+	return tx_step(tx, key, true, val, len);
+}
+
+int tx_prev_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
+{
+	return tx_step(tx, key, false, val, len);
+}
+
 /* Room for one operation and MORE bytes of record. */
 static int tx_room(struct tx *tx, size_t more)
 {
@@ -195,6 +205,18 @@ int tx_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
 }
 
 int tx_delete(struct tx *tx, const struct fs_key *key)
+{
+	struct pkey p = pkey_pack(key);
+	return tx_queue(tx, LOG_DELETE, &p, NULL, 0);
+}
+
+int tx_put_any(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
+{
+	struct pkey p = pkey_pack(key);
+	return tx_queue(tx, LOG_PUT, &p, val, len);
+}
+
+int tx_delete_any(struct tx *tx, const struct fs_key *key)
 {
 	struct pkey p = pkey_pack(key);
 	return tx_queue(tx, LOG_DELETE, &p, NULL, 0);

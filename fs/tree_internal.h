@@ -72,6 +72,15 @@ int tx_prev(struct tx *tx, struct fs_key *key, const void **val, size_t *len);
 int tx_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len);
 int tx_delete(struct tx *tx, const struct fs_key *key); /* no error when it is not there */
 #define TX_BYTES_MAX (256u * 1024)
+/*
+ * The keys of inodes have versions (snapshot.c): the functions above show those that the transaction looks at, and
+ * change those of the current stamp. These see and change records as they lie in the tree.
+ */
+int tx_next_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len);
+int tx_prev_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len);
+int tx_put_any(struct tx *tx, const struct fs_key *key, const void *val, size_t len);
+int tx_delete_any(struct tx *tx, const struct fs_key *key);
+uint32_t fs_stamp(const struct fs *fs); /* of what changes now: grows with every snapshot */
 /* Runs in apply, after the changes are in memory: it cannot fail and must not wait. At most 8 a pass. */
 int tx_on_apply(struct tx *tx, void (*fn)(void *arg), void *arg);
 struct fs *tx_fs(struct tx *tx);

@@ -29,7 +29,8 @@ struct size_call {
 	uint64_t tail_phys;
 	uint32_t tail_sum;
 	unsigned limit;
-	bool last;
+	uint64_t left, left_after; /* blocks from here on are gone */
+	bool last, grow;
 	struct change change;
 };
 
@@ -77,39 +78,49 @@ static void size_applied(struct change *change, void *arg)
 		rec->hi = (uint16_t)cut;
 }
 
+static void size_part_applied(struct change *change, void *arg)
+{
+	struct size_call *c = arg;
+
+	(void)change;
+	c->left = c->left_after;
+}
+
 static int size_pass(struct tx *tx, void *arg)
 {
 	struct size_call *c = arg;
-	uint64_t size = c->set->size, block = size / BLOCK_BYTES, from = block, blocks = 0, left = 0;
+	uint64_t size = c->set->size, block = size / BLOCK_BYTES, from = block, blocks = 0, left = c->left;
 	struct inode_attr *attr;
 	int r;
 
 	change_begin(&c->change, tx);
 	attr = change_inode(&c->change, c->inode);
 	c->last = false;
-	if (size % BLOCK_BYTES && !c->tail)
-		from++;
-	r = extents_truncate(tx, c->inode->ino, from, c->limit, &blocks, &c->last, &left);
+	if (size % BLOCK_BYTES)
+		from++; /* the block with the new end stays, or is written anew */
+	r = extents_remove(tx, c->inode->ino, from, &left, c->limit, &blocks);
 	if (r < 0)
 		return r;
 	attr->blocks -= blocks < attr->blocks ? blocks : attr->blocks;
-	if (!c->last) {
+	c->left_after = left;
+	/* the last pass of several writes the new end: what is cut is not to be cut again in one pass */
+	if (left > from || (c->tail && blocks > 0)) {
 		if (attr->disk_size > left * BLOCK_BYTES)
 			attr->disk_size = left * BLOCK_BYTES;
+		c->change.applied = size_part_applied;
+		c->change.applied_arg = c;
 		return change_finish(&c->change, tx, NULL, c->id);
 	}
+	c->last = true;
 	if (c->tail) {
 		le32 sum = le32_put(c->tail_sum);
-		struct extent e = {.first = block, .block = c->tail_phys, .count = 1, .sums = sum.b};
+		struct extent_edit e = {.first = block, .count = 1, .block = c->tail_phys, .sums = sum.b};
 
-		r = extent_put(tx, c->inode->ino, &e, 0, 1);
-		if (r == 0)
-			r = tx_blocks_add(tx, e.block, 1);
-		if (r == 0)
-			r = tx_summary_add(tx, e.block, 1, c->inode->ino, block);
+		blocks = 0;
+		r = extents_edit(tx, c->inode->ino, &e, 1, &blocks);
 		if (r < 0)
 			return r;
-		attr->blocks++;
+		attr->blocks += 1 - blocks;
 	}
 	/* permissions counted when the call came (size_check) */
 	attr_set(attr, c->op, c->set, c->change.now);
@@ -154,11 +165,14 @@ static int size_alone(struct fs *fs, struct size_call *c)
 
 	/* again, for the wait for the others may have been long */
 	r = size_check(c, c->inode);
+	if (r == 0 && c->grow && c->set->size <= c->inode->attr.size)
+		return 0;
 	if (r == 0)
 		r = size_tail(fs, c, &run);
 	if (r < 0)
 		return r;
 	c->limit = TRUNCATE_EXTENTS;
+	c->left = EXTENT_END;
 	do {
 		r = fs_transact(fs, size_pass, c, &seq);
 		if (r == -E2BIG && c->limit > 1) {
@@ -195,5 +209,12 @@ int data_set_size(struct fs *fs, const struct fs_op *op, struct fs_id id, const 
 
 	if (fs->read_only)
 		return -EROFS;
+	return files_call(fs, size_run, &c);
+}
+
+int data_grow(struct fs *fs, const struct fs_op *op, struct fs_id id, const struct fs_setattr *set, struct fs_wcc *wcc)
+{
+	struct size_call c = {.op = op, .id = id, .set = set, .wcc = wcc, .grow = true};
+
 	return files_call(fs, size_run, &c);
 }

@@ -28,14 +28,18 @@ enum model_kind {
 	M_CHMOD,
 	M_LOOKUP,
 	M_COMMIT,
+	M_PUNCH,
+	M_ALLOCATE,
+	M_COPY,
+	M_SEEK,
 	M_KINDS
 };
 
 struct model_op {
 	enum model_kind kind;
-	int dir, dir2, node; /* nodes */
+	int dir, dir2, node, node2; /* nodes */
 	char name[24], name2[24];
-	uint32_t off, len, mode;
+	uint32_t off, len, mode, off2;
 	uint64_t seed;
 	/* of the real one */
 	struct fs_id made;
@@ -125,6 +129,23 @@ static inline void op_bytes(const struct model_op *op, uint8_t *to)
 {
 	for (uint32_t i = 0; i < op->len; i++)
 		to[i] = (uint8_t)(hash_u64(op->seed + i / 8) >> (i % 8 * 8));
+}
+
+static inline int model_copy(struct model *m, const struct model_op *op)
+{
+	struct model_node *to = &m->node[op->node], *from = &m->node[op->node2];
+	uint32_t count = op->len;
+
+	if (to == from && op->off < op->off2 + op->len && op->off2 < op->off + op->len)
+		return -EINVAL;
+	if (op->off2 >= from->size)
+		return 0;
+	if (count > from->size - op->off2)
+		count = from->size - op->off2;
+	memcpy(to->data + op->off, from->data + op->off2, count);
+	if (op->off + count > to->size)
+		to->size = op->off + count;
+	return 0;
 }
 
 /* What OP must give, and does it. */
@@ -251,10 +272,59 @@ static inline int model_apply(struct model *m, const struct model_op *op)
 		return n->type == FS_DIR ? -EISDIR : n->type != FS_REG ? -EINVAL : 0;
 	case M_COMMIT:
 		return n->type == FS_DIR ? -EISDIR : n->type != FS_REG ? -EINVAL : 0;
+	case M_PUNCH:
+	case M_ALLOCATE:
+	case M_COPY:
+	case M_SEEK:
+		if (op->kind == M_COPY && m->node[op->node2].type != FS_REG)
+			return m->node[op->node2].type == FS_DIR ? -EISDIR : -EINVAL;
+		if (n->type != FS_REG)
+			return n->type == FS_DIR ? -EISDIR : -EINVAL;
+		if (op->kind == M_PUNCH && op->off < n->size)
+			memset(n->data + op->off, 0, op->off + op->len > n->size ? n->size - op->off : op->len);
+		if (op->kind == M_ALLOCATE && op->off + op->len > n->size)
+			n->size = op->off + op->len;
+		if (op->kind == M_COPY)
+			return model_copy(m, op);
+		return 0;
 	case M_KINDS:
 		break;
 	}
 	return -EINVAL;
+}
+
+static inline int real_copy(struct files_test *t, const struct model *m, const struct model_op *op)
+{
+	const struct model_node *to = &m->node[op->node], *from = &m->node[op->node2];
+	uint64_t copied;
+	int r = fs_copy(t->fs, &op_root, from->id, op->off2, to->id, op->off, op->len, &copied, NULL);
+	uint32_t want = op->off2 < from->size ? from->size - op->off2 : 0;
+
+	if (r == 0 && from->type == FS_REG && copied != (want < op->len ? want : op->len))
+		return -EBADMSG;
+	if (r == 0 && to->type != FS_REG)
+		return to->type == FS_DIR ? -EISDIR : -EINVAL; /* there was nothing to copy into it */
+	return r == 0 ? t_commit(t, to->id) : r;
+}
+
+/* Whatever is passed over on the way to data must be zeros, and so must a hole. */
+static inline int real_seek(struct files_test *t, const struct model_node *n, uint32_t off, enum fs_seek what)
+{
+	uint64_t found;
+	bool eof;
+	int r = fs_seek(t->fs, &op_root, n->id, off, what, &found, &eof, NULL);
+	uint64_t end = what == FS_SEEK_DATA ? found : (found / BLOCK_BYTES + 1) * BLOCK_BYTES;
+
+	if (r < 0)
+		return r;
+	if (off >= n->size)
+		return eof ? 0 : -EBADMSG;
+	if (found < off || found > n->size || eof != (found == n->size))
+		return -EBADMSG;
+	for (uint64_t i = what == FS_SEEK_DATA ? off : found; i < end && i < n->size; i++)
+		if (n->data[i])
+			return -EBADMSG;
+	return 0;
 }
 
 /* OP on the real one; M as it was before. -EBADMSG: it read something else than the model holds. */
@@ -328,6 +398,18 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 	case M_COMMIT:
 		r = t_commit(t, n->id);
 		break;
+	case M_PUNCH:
+		r = fs_punch(t->fs, &op_root, n->id, op->off, op->len, NULL);
+		break;
+	case M_ALLOCATE:
+		r = fs_allocate(t->fs, &op_root, n->id, op->off, op->len, NULL);
+		break;
+	case M_COPY:
+		r = real_copy(t, m, op);
+		break;
+	case M_SEEK:
+		r = real_seek(t, n, op->off, op->seed & 1 ? FS_SEEK_DATA : FS_SEEK_HOLE);
+		break;
 	case M_KINDS:
 		break;
 	}
@@ -361,6 +443,9 @@ static inline void model_op_random(struct model *m, struct model_op *op, uint64_
 	/* data is the point of files: rather take one */
 	for (unsigned i = 0; i < 4 && op->kind >= M_WRITE && m->node[op->node].type != FS_REG; i++)
 		op->node = nodes[test_below(seed, (uint32_t)node_count)];
+	op->node2 = nodes[test_below(seed, (uint32_t)node_count)];
+	for (unsigned i = 0; i < 4 && m->node[op->node2].type != FS_REG; i++)
+		op->node2 = nodes[test_below(seed, (uint32_t)node_count)];
 	snprintf(op->name, sizeof(op->name), "name%u", test_below(seed, 12));
 	snprintf(op->name2, sizeof(op->name2), "name%u", test_below(seed, 12));
 	/* what exists is hit more often than by chance */
@@ -377,6 +462,7 @@ static inline void model_op_random(struct model *m, struct model_op *op, uint64_
 		op->len = (op->len + 4095) & ~4095u;
 	if (op->off + op->len > MODEL_BYTES)
 		op->len = MODEL_BYTES - op->off;
+	op->off2 = test_below(seed, MODEL_BYTES - op->len + 1);
 	op->mode = test_below(seed, 01000);
 	op->seed = test_random(seed);
 }
@@ -385,10 +471,12 @@ static inline const char *op_text(const struct model_op *op)
 {
 	static char text[200];
 	static const char *const kind[] = {"create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "write",
-		"write unstable", "write and commit", "read", "truncate", "chmod", "lookup", "commit"};
+		"write unstable", "write and commit", "read", "truncate", "chmod", "lookup", "commit", "punch",
+		"allocate", "copy", "seek"};
 
-	snprintf(text, sizeof(text), "%s dir=%d name=%s dir2=%d name2=%s node=%d off=%u len=%u", kind[op->kind],
-		op->dir, op->name, op->dir2, op->name2, op->node, op->off, op->len);
+	snprintf(text, sizeof(text), "%s dir=%d name=%s dir2=%d name2=%s node=%d off=%u len=%u from=%d,%u",
+		kind[op->kind], op->dir, op->name, op->dir2, op->name2, op->node, op->off, op->len, op->node2,
+		op->off2);
 	return text;
 }
 

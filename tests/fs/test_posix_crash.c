@@ -32,7 +32,7 @@ static void worker_fiber(void *arg)
 			/* an answer that came with or after the cut may tell the truth or not be one */
 			w->open = true;
 			*w->cut = true;
-			if (got == 0 && w->op.kind != M_READ && w->op.kind != M_LOOKUP) {
+			if (got == 0 && w->op.kind != M_READ && w->op.kind != M_LOOKUP && w->op.kind != M_SEEK) {
 				/* a success is a promise, even now */
 				model_apply(&w->m, &w->op);
 				w->open = false;
@@ -53,7 +53,8 @@ static const char *worker_settle(struct worker *w)
 	struct model other;
 	const char *wrong = NULL, *wrong2;
 	struct model_maybe maybe = {.node = w->op.node, .other = &other};
-	bool data = w->op.kind == M_WRITE || w->op.kind == M_WRITE_COMMIT || w->op.kind == M_TRUNCATE;
+	bool data = w->op.kind == M_WRITE || w->op.kind == M_WRITE_COMMIT || w->op.kind == M_TRUNCATE ||
+		    w->op.kind == M_PUNCH || w->op.kind == M_ALLOCATE || w->op.kind == M_COPY;
 
 	if (!w->open)
 		return model_compare(w->t, &w->m, NULL);
