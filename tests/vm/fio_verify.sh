@@ -16,6 +16,16 @@ mkdir /mnt/a/random
 say "${FURROW_RANDOM_OPS:=$([ -n "${FURROW_LONG:-}" ] && echo 20000 || echo 4000)} random operations"
 "$build/tests/vm/random_ops" --ops $FURROW_RANDOM_OPS --seed ${FURROW_SEED:-1} /mnt/a/random /mnt/b/random
 check "random operations over two mounts against a model" [ $? = 0 ]
+
+# with two mounts that do nothing, the server does nothing either
+cpu_ticks() { awk '{print $14 + $15}' /proc/$server_pid/stat; }
+sleep 8 # what was written last is on its way until then
+before=$(cpu_ticks)
+sleep 10
+spent=$(($(cpu_ticks) - before))
+[ $spent -le 1 ] && ok "an idle server uses no CPU ($spent ticks in 10 s)" || not_ok "an idle server uses no CPU: $spent ticks of 10 ms in 10 s"
+peak=$(awk '/VmHWM/ {print int($2 / 1024)}' /proc/$server_pid/status)
+[ "$peak" -le 512 ] && ok "memory stays within the 512 MiB configured ($peak MiB at most)" || not_ok "memory grew to $peak MiB of 512"
 umount /mnt/a /mnt/b
 check_fs
 finish
