@@ -39,8 +39,10 @@ struct model {
 	bool dirty[STRIPES][ROWS];
 	uint16_t lies[STRIPES][ROWS]; /* slots that hold something else there, and say nothing */
 	uint64_t log[LOG_BLOCKS];
-	uint16_t lost;	/* slots that are not active */
-	unsigned bears; /* members of a group, whose loss or lie is within the promise */
+	uint16_t lost;		  /* slots that are not active */
+	bool rebuilding, changed; /* ... or may change by themselves; or have */
+	bool cutting;		  /* the power goes in the midst of it */
+	unsigned bears;		  /* members of a group, whose loss or lie is within the promise */
 	unsigned op;
 	bool talk;
 	char what[160]; /* the operation that runs */
@@ -125,11 +127,26 @@ static void model_look(struct model *m)
 {
 	struct array_status *s = calloc(1, sizeof(*s));
 	array_status(m->array, s);
+	uint16_t before = m->lost;
 	m->lost = 0;
-	for (unsigned i = 0; i < m->shape.drives; i++)
+	m->rebuilding = s->rebuild.running;
+	for (unsigned i = 0; i < m->shape.drives; i++) {
 		if (s->member[i].state != MEMBER_ACTIVE)
 			m->lost = (uint16_t)(m->lost | 1u << i);
+		m->rebuilding = m->rebuilding || s->member[i].state == MEMBER_REBUILDING;
+	}
 	free(s);
+	m->changed = m->rebuilding || before != m->lost;
+}
+
+/* Who comes back is made from others, who may lie. */
+static void model_spread(struct model *m)
+{
+	for (unsigned i = 0; i < STRIPES * ROWS; i++) {
+		uint16_t *lies = &m->lies[i / ROWS][i % ROWS];
+		if (*lies)
+			*lies = (uint16_t)(*lies | (m->lost & group_slots(m, group_of(m, i / ROWS))));
+	}
 }
 
 /* ---- opening and closing ---- */
@@ -144,7 +161,10 @@ static bool model_open(struct model *m, bool make)
 		return model_fail(m, __LINE__, err.text, err.code);
 	m->g = *volume_geometry(m->v);
 	m->width = m->g.k + m->g.m;
+	int r = draw(m, 4) ? array_keep(m->array, &err) : 0;
+	MUST(m, r == 0, r);
 	model_look(m);
+	model_spread(m);
 	return true;
 }
 
@@ -250,6 +270,7 @@ static bool model_write_fault(struct model *m, enum fault_kind kind)
 	if (kind == FAULT_LOST_WRITE) {
 		for (uint32_t i = 0; i < e.rows; i++)
 			m->lies[e.stripe][e.row + i] = (uint16_t)(1u << slot);
+		model_spread(m);
 		return true;
 	}
 	model_look(m);
@@ -292,7 +313,8 @@ static bool model_ways(struct model *m, uint64_t block, const uint8_t *flat, boo
 				break;
 			right = true;
 			m->dirty[s][row] = true;
-			m->lies[s][row] &= (uint16_t) ~(1u << slot_of(m, s, pos));
+			if (!(m->lost & 1u << slot_of(m, s, pos)))
+				m->lies[s][row] &= (uint16_t) ~(1u << slot_of(m, s, pos));
 			if (!honest)
 				break;
 		}
@@ -301,7 +323,9 @@ static bool model_ways(struct model *m, uint64_t block, const uint8_t *flat, boo
 	MUST(m, r == 0 || r == -ENOENT, r);
 	MUST(m, right && (good || (kind != FAULT_NONE && !m->g.m)), good);
 	/* the own copy, and every set of K others that are there */
-	if (honest && kind == FAULT_NONE && m->g.k > 1 && m->g.m) {
+	bool quiet = !m->rebuilding;
+	model_look(m);
+	if (honest && kind == FAULT_NONE && quiet && !m->changed && m->g.k > 1 && m->g.m) {
 		unsigned there = m->width - 1, own = m->lost & 1u << slot_of(m, s, pos) ? 0 : 1;
 		for (unsigned q = 0; q < m->width; q++)
 			there -= q != pos && (m->lost & 1u << slot_of(m, s, q));
@@ -388,7 +412,7 @@ static bool model_log(struct model *m, int *result)
 			m->log[block + i] = 0;
 	}
 	unsigned copies = 0;
-	bool same = true;
+	bool same = true, missing = false;
 	int e = 0;
 	for (unsigned copy = 0; copy < m->g.log_copies && !r && same; copy++) {
 		e = volume_log_read(m->v, block, copy, p.v, p.n);
@@ -401,8 +425,9 @@ static bool model_log(struct model *m, int *result)
 			model_look(m);
 		if (e && e != -EIO)
 			break;
-		if (e && m->lost) {
+		if (e && (m->lost || m->changed)) {
 			e = 0;
+			missing = true;
 			continue;
 		}
 		if (e)
@@ -414,14 +439,14 @@ static bool model_log(struct model *m, int *result)
 	}
 	free(flat);
 	payload_free(&p);
-	*result = r;
-	if (r)
+	*result = r ? r : e == -ENODEV && m->cutting ? e : 0;
+	if (*result)
 		return true;
 	MUST(m, e == 0, e);
 	MUST(m, same, copies);
 	/* of one block at least one copy is left always */
 	MUST(m, n > 1 || copies >= 1, copies);
-	MUST(m, m->lost || copies == m->g.log_copies, copies);
+	MUST(m, missing || copies == m->g.log_copies, copies);
 	return true;
 }
 
@@ -453,6 +478,37 @@ static bool model_member(struct model *m, bool by_command)
 	return true;
 }
 
+/* All that are lost come back, with what they held. */
+static bool model_return(struct model *m)
+{
+	struct error err = {0};
+	bool wait = draw(m, 2);
+	model_say(m, "the lost ones come back%s", wait ? ", and are brought up to date" : "");
+	int r = array_keep(m->array, &err);
+	model_spread(m);
+	for (unsigned i = 0; i < m->shape.drives && !r; i++) {
+		if (!(m->lost & 1u << i))
+			continue;
+		struct member_add how = {.slot = -1};
+		unsigned slot;
+		fault_inject(m->t.path[i], FAULT_NONE, 0, 0);
+		r = array_add(m->array, m->t.path[i], &how, &slot, &err);
+		if (r == -EAGAIN) /* a command of before is still on its way to it */
+			return true;
+		if (r && m->rebuilding)
+			r = 0;
+	}
+	if (r)
+		return model_fail(m, __LINE__, err.text, r);
+	if (wait) {
+		r = array_settled(m->array, NULL, NULL);
+		MUST(m, r == 0, r);
+	}
+	model_look(m);
+	MUST(m, !wait || !m->lost, m->lost);
+	return true;
+}
+
 /* A cut while a number of operations run. */
 static bool model_cut_inside(struct model *m)
 {
@@ -462,6 +518,7 @@ static bool model_cut_inside(struct model *m)
 	char all[160];
 	snprintf(all, sizeof(all), "power is cut after %u writes", (unsigned)limit);
 	fault_write_limit(limit);
+	m->cutting = true;
 	for (unsigned i = 0; i < ops && !r; i++) {
 		if (draw(m, 4) == 0) {
 			r = volume_flush(m->v);
@@ -469,12 +526,13 @@ static bool model_cut_inside(struct model *m)
 				memset(m->dirty, 0, sizeof(m->dirty));
 		} else if (draw(m, 3) == 0) {
 			if (!model_log(m, &r))
-				return r == 0 ? false : false;
+				return false;
 		} else if (!model_write_at(m, extent_draw(m), &r)) {
 			return false;
 		}
 	}
 	fault_write_limit(0);
+	m->cutting = false;
 	model_say(m, "%s", all);
 	return model_cut(m);
 }
@@ -533,13 +591,15 @@ static bool model_step(struct model *m)
 		return model_member(m, dice < 2210);
 	if (dice < 2250)
 		return model_delay(m, dice == 2249);
-	if (dice < 2330) {
+	if (dice < 2290)
+		return model_return(m);
+	if (dice < 2350) {
 		model_say(m, "closed and opened");
 		model_close(m);
 		memset(m->dirty, 0, sizeof(m->dirty));
 		return model_open(m, false);
 	}
-	if (dice < 2410) {
+	if (dice < 2420) {
 		model_say(m, "power is cut");
 		return model_cut(m);
 	}
@@ -580,8 +640,10 @@ static bool episode_run(struct episode *e)
 	for (unsigned i = 0; i < e->ops && good; i++) {
 		m->op = i;
 		m->seed = hash_u64(e->seed + ((uint64_t)i << 32));
-		if (!e->leave_out || !e->leave_out[i])
-			good = model_step(m);
+		if (e->leave_out && e->leave_out[i])
+			continue;
+		model_look(m);
+		good = model_step(m);
 	}
 	model_close(m);
 	raid_test_remove(&m->t);
@@ -687,7 +749,7 @@ static void model_test(const struct shape *shapes, unsigned count)
 	struct run run = {.shapes = shapes, .count = count};
 	run.seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 20;
 	print_message("seed %llu\n", (unsigned long long)run.seed);
-	atomic_store(&log_threshold, -1);
+	atomic_store(&log_threshold, getenv("FURROW_REPLAY") ? LOG_INFO : -1);
 	raid_test_run(getenv("FURROW_REPLAY") ? replay_body : run_body, &run);
 }
 
