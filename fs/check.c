@@ -62,6 +62,8 @@ struct check {
 	struct check_inode *at;
 	struct inode_attr attr;
 	uint64_t names, entries, extent_end, data_blocks, symlink_bytes;
+	uint64_t xattr_next; /* key of the next piece of an extended attribute */
+	size_t xattr_size, xattr_name;
 	uint8_t value[TREE_VALUE_MAX];
 	uint8_t value2[TREE_VALUE_MAX];
 	uint32_t sums[EXTENT_BLOCKS_MAX];
@@ -191,12 +193,23 @@ static void check_take_blocks(struct check *c, uint64_t block, uint32_t count, c
  * The values of an inode
  */
 
+static void check_xattr_end(struct check *c)
+{
+	unsigned piece = (unsigned)(c->xattr_next % 256);
+
+	if (c->at && piece && xattr_piece_bytes(c->xattr_name, c->xattr_size, piece))
+		problem_add(c, "inode %llu: extended attribute %llx is not whole", ULL(c->at->ino),
+			ULL(c->xattr_next >> 8));
+	c->xattr_next = 0;
+}
+
 /* The walk leaves an inode: what was counted must be what it says. */
 static void check_leave(struct check *c)
 {
 	const struct check_inode *ci = c->at;
 	const struct inode_attr *attr = &c->attr;
 
+	check_xattr_end(c);
 	if (!ci || !ci->found)
 		return;
 	if (attr->type == FS_DIR) {
@@ -338,6 +351,34 @@ static void check_entry(struct check *c, const struct fs_key *key, size_t len)
 	check_entry_name(c, key->ino, &ent, name, name_len);
 }
 
+static void check_xattr(struct check *c, const struct fs_key *key, size_t len)
+{
+	unsigned piece = (unsigned)(key->off % 256);
+	const char *name;
+
+	if (!(c->attr.flags & INODE_FLAG_XATTR))
+		problem_add(c, "inode %llu: has extended attributes, but does not say so", ULL(key->ino));
+	if (piece == 0) {
+		check_xattr_end(c);
+		if (xattr_decode(c->value, len, &c->xattr_size, &name, &c->xattr_name) < 0)
+			problem_add(c, "inode %llu: extended attribute %llx makes no sense", ULL(key->ino),
+				ULL(key->off >> 8));
+		else if ((key->off ^ xattr_hash(c->fs, name, c->xattr_name)) >> 16)
+			problem_add(c, "inode %llu: extended attribute %llx has the wrong hash", ULL(key->ino),
+				ULL(key->off >> 8));
+		else
+			c->xattr_next = key->off + 1;
+		return;
+	}
+	if (key->off != c->xattr_next || len != xattr_piece_bytes(c->xattr_name, c->xattr_size, piece)) {
+		problem_add(c, "inode %llu: piece %llx of an extended attribute does not fit", ULL(key->ino),
+			ULL(key->off));
+		c->xattr_next = 0;
+		return;
+	}
+	c->xattr_next++;
+}
+
 static void check_extent_data(struct check *c, uint64_t ino, const struct extent *e, unsigned phase)
 {
 	struct fs_files *files = c->fs->files;
@@ -454,6 +495,9 @@ static int check_walk(struct check *c)
 				break;
 			case KEY_ENTRY:
 				check_entry(c, &key, (size_t)r);
+				break;
+			case KEY_XATTR:
+				check_xattr(c, &key, (size_t)r);
 				break;
 			case KEY_EXTENT:
 				check_extent(c, &key, (size_t)r);

@@ -269,6 +269,23 @@ typedef bool fs_readdir_fn(void *arg, const struct fs_dirent *entry);
 int fs_readdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, uint64_t cookie, bool with_attr, fs_readdir_fn *fn,
 	void *arg, bool *eof, struct fs_attr *dir_attr);
 
+/*
+ * Extended attributes: user., security. and trusted. names (others: -EOPNOTSUPP), values up to FS_XATTR_MAX bytes.
+ * No such attribute is -ENOENT; with CREATE one that is there is -EEXIST. fs_getxattr() always tells the size and
+ * gives the value when there is room for it. fs_listxattr() goes on at *COOKIE (first 0) until FN returns false.
+ */
+#define FS_XATTR_MAX 65536u
+enum fs_xattr_mode { FS_XATTR_EITHER, FS_XATTR_CREATE, FS_XATTR_REPLACE };
+int fs_getxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const char *name, size_t name_len, void *value,
+	size_t room, size_t *size);
+int fs_setxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const char *name, size_t name_len,
+	const void *value, size_t size, enum fs_xattr_mode mode, struct fs_wcc *wcc);
+int fs_removexattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const char *name, size_t name_len,
+	struct fs_wcc *wcc);
+typedef bool fs_listxattr_fn(void *arg, const char *name, size_t name_len); /* must not wait */
+int fs_listxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t *cookie, fs_listxattr_fn *fn,
+	void *arg, bool *eof);
+
 /* Keeps an unlinked file alive while it is held (opens of NFSv4, locks). Counted. */
 int fs_hold(struct fs *fs, struct fs_id id);
 void fs_release(struct fs *fs, struct fs_id id);

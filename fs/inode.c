@@ -83,7 +83,7 @@ int inode_decode(const void *val, size_t len, struct inode_attr *attr)
 		.btime = (int64_t)le64_get(d.btime),
 	};
 	if (attr->gen == 0 || attr->type < FS_REG || attr->type > FS_SOCK || attr->mode > 07777 ||
-		attr->nlink > FS_LINK_MAX || (attr->flags & ~INODE_FLAG_VERIFIER) || attr->size > FS_SIZE_MAX)
+		attr->nlink > FS_LINK_MAX || (attr->flags & ~(INODE_FLAG_VERIFIER | INODE_FLAG_XATTR)) || attr->size > FS_SIZE_MAX)
 		return -EIO;
 	if (attr->type == FS_DIR &&
 		(attr->aux == 0 || attr->next_seq < NAME_SEQ_FIRST || attr->next_seq > NAME_SEQ_MAX))
@@ -575,6 +575,8 @@ int change_finish(struct change *change, struct tx *tx, const struct fs_op *op, 
 
 		if (change->of[i].removed) {
 			r = tx_delete(tx, &key);
+			if (r == 0 && (change->of[i].attr.flags & INODE_FLAG_XATTR))
+				r = xattrs_delete(tx, key.ino);
 		} else {
 			inode_encode(&change->of[i].attr, &disk);
 			r = tx_put(tx, &key, &disk, sizeof(disk));

@@ -10,6 +10,7 @@
 
 /* KEY_INODE, off 0 */
 #define INODE_FLAG_VERIFIER 1u /* aux is the verifier of an exclusive create */
+#define INODE_FLAG_XATTR 2u    /* has had an extended attribute */
 struct inode_disk {
 	le32 generation; /* never 0 */
 	uint8_t type;	 /* enum fs_type */
@@ -64,6 +65,14 @@ struct extent_disk {
 		    /* count le32: checksum32() of each block */
 };
 _Static_assert(sizeof(struct extent_disk) == 16, "extent_disk");
+
+/* KEY_XATTR, off: hash << 16 | n << 8 | piece. Piece 0 begins with this and the name; the value follows, and goes on */
+struct xattr_disk {
+	le32 size; /* of the value */
+	le16 name_len;
+	uint8_t reserved[2];
+};
+_Static_assert(sizeof(struct xattr_disk) == 8, "xattr_disk");
 
 /* KEY_ORPHAN, off: inode number, whose link count is 0 */
 #define ORPHAN_HELD 0u	 /* was in use when its last name went: whole */

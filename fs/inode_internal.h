@@ -269,6 +269,12 @@ void flush_timer_arm(struct fs *fs);
  */
 int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, struct row_run *run);
 
+/* xattr.c */
+int xattrs_delete(struct tx *tx, uint64_t ino); /* all of an inode that goes */
+int xattr_decode(const void *val, size_t len, size_t *size, const char **name, size_t *name_len);
+size_t xattr_piece_bytes(size_t name_len, size_t size, unsigned piece); /* 0: there is no such piece */
+uint64_t xattr_hash(struct fs *fs, const char *name, size_t len);
+
 /* truncate.c: SET_SIZE, with all the other attributes of SET. */
 int data_set_size(struct fs *fs, const struct fs_op *op, struct fs_id id, const struct fs_setattr *set,
 	const struct timespec *guard, struct fs_wcc *wcc, struct fs_attr *attr);
