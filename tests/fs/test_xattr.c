@@ -20,10 +20,12 @@ static void fill(uint8_t *to, size_t size, uint64_t seed)
 
 static bool count_name(void *arg, const char *name, size_t len)
 {
-	unsigned *bits = arg;
+	unsigned *bits = arg, n = 0;
 
-	*bits |= 1u << (unsigned)atoi(name + strlen("user.name"));
-	return len < FS_NAME_MAX;
+	for (size_t i = strlen("user.name"); i < len; i++)
+		n = n * 10 + (unsigned)(name[i] - '0');
+	*bits |= 1u << n % 32;
+	return true;
 }
 
 static void compare(struct files_test *t, struct fs_id id, const struct shadow *s, uint8_t *a, uint8_t *b)
