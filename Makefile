@@ -43,6 +43,7 @@ SERVER_LIB_OBJ := $(filter-out $(CLI_OBJ) $(BUILD)/server/main.o,$(call obj,serv
 include deps.mk
 
 all: $(BUILD)/furrowd $(BUILD)/furrow
+	@:
 
 $(BUILD)/furrowd: $(BUILD)/server/main.o $(BUILD)/libserver.a $(LINK_LIBS)
 	$(call say,LINK)

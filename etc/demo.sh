@@ -22,8 +22,11 @@ port_taken() { # ADDRESS PORT
 	(exec 3<>"/dev/tcp/$1/$2") 2>/dev/null
 }
 
-mkdir -p "$VAR/drives"
+DRIVES_NEED=200 # MiB to begin with; the files grow as data comes
+
+mkdir -p "$VAR/drives" 2>/dev/null || fail "cannot make $VAR/drives; another place: make run VAR=DIR"
 VAR=$(cd "$VAR" && pwd)
+[ -w "$VAR" ] && [ -w "$VAR/drives" ] || fail "$VAR belongs to another user; another place: make run VAR=DIR"
 CONFIG=$VAR/furrow.yaml
 CONTROL=$VAR/control.sock
 [ ${#CONTROL} -lt 108 ] || CONTROL=/tmp/furrow-demo-$(id -u)-$(cksum <<<"$VAR" | cut -d' ' -f1).sock
@@ -89,6 +92,8 @@ for ((i = 0; i < DRIVES; i++)); do
 	fi
 done
 if [ ! -e "$VAR/made" ]; then
+	free=$(df --output=avail -m "$VAR/drives" | tail -1)
+	[ "$free" -ge $DRIVES_NEED ] || fail "the file system of $VAR has $((free)) MiB left, at least $DRIVES_NEED are needed; another place: make run VAR=DIR"
 	echo "run: making an array of $DRIVES file-backed drives in $VAR/drives, and a file system on it"
 	if ! furrow array list --json | grep -q '"name": "demo"'; then
 		furrow array create demo --level 6 --yes "${drives[@]}"
@@ -118,7 +123,7 @@ END
 END
 		cat <<END
 
-Without root, with libnfs-utils:
+As the user who runs this, with libnfs-utils and without mounting:
 
     nfs-ls 'nfs://$address/demo?version=3&nfsport=$PORT&mountport=$PORT'
     nfs-cp README.md 'nfs://$address/demo/README.md?version=3&nfsport=$PORT&mountport=$PORT'

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK_FAULTS_MAX 1000 /* told in words; all are counted */
 
@@ -185,7 +186,8 @@ static int leftover_check(struct admin *admin, struct storage_fs *sf, struct vol
 json_t *admin_fs_create(struct admin *admin)
 {
 	char array[RAID_NAME_MAX + 1];
-	struct fs_create_options options = {0};
+	/* Whoever makes it is the one who may write to it, before others are let in. */
+	struct fs_create_options options = {.root_uid = geteuid(), .root_gid = getegid()};
 	const char *name = admin_string(admin, "name");
 	struct volume *volume = NULL;
 	uint64_t bytes = 0;

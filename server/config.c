@@ -403,6 +403,17 @@ static int metrics_read(struct reader *r, yaml_node_t *node, void *arg)
 	return config->metrics_address ? 0 : error_set(r->err, -ENOMEM, "%s: out of memory", r->file);
 }
 
+/* Whether the metrics would be served where NFS is. An empty list is all addresses. */
+static bool metrics_collide(const struct config *config)
+{
+	bool same = !config->listen_count;
+
+	for (unsigned i = 0; i < config->listen_count && !same; i++)
+		same = !strcmp(config->listen[i], config->metrics_address) || !strcmp(config->listen[i], "0.0.0.0") ||
+		       !strcmp(config->listen[i], "::");
+	return same && config->metrics_port && config->metrics_port == config->nfs_port;
+}
+
 static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 {
 	static const struct key keys[] = {
@@ -417,6 +428,9 @@ static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 	};
 	int rc = section_read(r, node, "server", keys, arg, NULL);
 
+	if (rc == 0 && metrics_collide(r->config))
+		return mistake(r, node, "nfs_port and metrics have the same port %u; expected two different ones",
+			r->config->nfs_port);
 	if (rc == 0 && !r->config->nfs_port && !r->config->rdma_port)
 		return mistake(r, node, "nfs_port and rdma_port are both off; expected at least one of them on");
 	return rc;
@@ -870,6 +884,8 @@ int config_load(const char *file, struct config **out, struct error *err)
 		return error_set(err, -errno, "%s: cannot read the configuration: %s", file, strerror(errno));
 	if (fstat(fileno(in), &st) < 0 || S_ISDIR(st.st_mode) || st.st_size > CONFIG_BYTES_MAX) {
 		fclose(in);
+		if (S_ISDIR(st.st_mode))
+			return error_set(err, -EISDIR, "%s: is a directory; expected a text file", file);
 		return error_set(err, -EINVAL, "%s: not a configuration; expected a text file of at most 1 MiB", file);
 	}
 	if (!yaml_parser_initialize(&parser)) {

@@ -88,6 +88,18 @@ static uint64_t memory_total(const struct config *config)
 	return memory < CONFIG_MEMORY_MIN ? CONFIG_MEMORY_MIN : memory;
 }
 
+int config_memory_check(const struct config *config, struct error *err)
+{
+	char wanted[16], there[16];
+	uint64_t available = memory_available();
+
+	if (config->memory <= available)
+		return 0;
+	size_format(config->memory, wanted);
+	size_format(available, there);
+	return error_set(err, -ENOMEM, "%s: memory: %s is more than this machine has, %s", config->file, wanted, there);
+}
+
 void config_core(const struct config *config, struct core_config *core)
 {
 	uint64_t memory = memory_total(config);

@@ -326,10 +326,30 @@ static int path_prepare(const char *path, struct sockaddr_un *address, char *dir
 	*strrchr(directory, '/') = 0;
 	if (!directory[0])
 		memcpy(directory, "/", 2);
-	if (mkdir(directory, 0755) < 0 && errno != EEXIST)
+	if (mkdir(directory, 0755) < 0 && errno != EEXIST && errno != EROFS)
 		return error_set(err, -errno, "control socket %s: cannot make its directory %s: %s", path, directory,
 			strerror(errno));
 	return 0;
+}
+
+/* Whether a socket can be made in DIRECTORY: another one of this process's own is, and removed again. */
+static int directory_try(const char *path, const char *directory, struct error *err)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int rc = 0;
+
+	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s/.%d", directory, (int)getpid()) >=
+		(int)sizeof(address.sun_path))
+		return 0;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
+		rc = error_set(err, -errno, "control socket %s: cannot make a socket in %s: %s", path, directory,
+			strerror(errno));
+	else
+		unlink(address.sun_path);
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }
 
 int control_probe(const char *path, struct error *err)
@@ -340,10 +360,10 @@ int control_probe(const char *path, struct error *err)
 
 	if (rc < 0)
 		return rc;
-	if (access(directory, W_OK | X_OK) < 0)
-		return error_set(
-			err, -errno, "control socket %s: cannot write to %s: %s", path, directory, strerror(errno));
-	return path_free(&address, false, err);
+	rc = path_free(&address, false, err);
+	if (rc < 0)
+		return rc;
+	return directory_try(path, directory, err);
 }
 
 int control_start(struct server *server, struct error *err)

@@ -176,7 +176,8 @@ int main(int argc, char **argv)
 	bool foreground = false, check = false;
 	int option;
 
-	while ((option = getopt_long(argc, argv, "c:fhV", options, NULL)) != -1) {
+	opterr = 0; /* what is wrong is one line, from here */
+	while ((option = getopt_long(argc, argv, ":c:fhV", options, NULL)) != -1) {
 		switch (option) {
 		case 'c':
 			file = optarg;
@@ -193,8 +194,11 @@ int main(int argc, char **argv)
 		case 'h':
 			fputs(usage, stdout);
 			return 0;
+		case ':':
+			fprintf(stderr, "furrowd: %s needs a value. Try: furrowd --help\n", argv[optind - 1]);
+			return 2;
 		default:
-			fputs("Try: furrowd --help\n", stderr);
+			fprintf(stderr, "furrowd: what is \"%s\"? Try: furrowd --help\n", argv[optind - 1]);
 			return 2;
 		}
 	}

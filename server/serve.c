@@ -127,8 +127,10 @@ static int probe_tcp(const struct config *config, struct error *err)
 int serve_probe(const struct config *config, struct error *err)
 {
 	unsigned tries = 0;
-	int rc = probe_tcp(config, err);
+	int rc = config_memory_check(config, err);
 
+	if (!rc)
+		rc = probe_tcp(config, err);
 	if (rc)
 		return rc;
 	do

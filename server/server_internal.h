@@ -79,6 +79,8 @@ bool config_filesystem_valid(const char *name);          /* "array/volume" */
 #define CONFIG_MEMORY_MIN (128ull << 20)
 /* What "auto" comes to on this machine, and the arena's part of memory. */
 void config_core(const struct config *config, struct core_config *core);
+/* Whether this machine has what the configuration wants. */
+int config_memory_check(const struct config *config, struct error *err);
 /* The part of the arena that the file systems' caches share: give it to struct storage before storage_open(). */
 uint64_t config_cache_bytes(const struct config *config);
 

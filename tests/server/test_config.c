@@ -260,7 +260,7 @@ static void test_unreadable(void **state)
 	(void)state;
 	assert_int_equal(config_load("/nonexistent/furrow.yaml", &config, &err), -ENOENT);
 	assert_non_null(strstr(err.text, "/nonexistent/furrow.yaml: cannot read the configuration"));
-	assert_int_equal(config_load("/tmp", &config, &err), -EINVAL);
+	assert_int_equal(config_load("/tmp", &config, &err), -EISDIR);
 	assert_int_equal(config_load("/dev/null", &config, &err), -EINVAL);
 	assert_null(config);
 	/* no text at all */
