@@ -428,6 +428,7 @@ int fs_view(struct fs *fs, tx_pass *pass, void *arg);
  * twice). */
 int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned level), void *arg);
 /* For volume_set_owner(): ARG is the fs. Any reactor, waits. */
+int fs_stripe_check(void *arg, uint64_t stripe, bool *row_used); /* scrub.c; the same */
 void space_usage(void *arg, uint64_t first, unsigned count, bool *used);
 int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);
 

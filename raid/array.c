@@ -286,6 +286,7 @@ void array_status(struct array *array, struct array_status *status)
 	unsigned slots = status->slots = c->slots;
 	status->stopped = array_stopped(array);
 	rebuild_status_get(array, &status->rebuild);
+	status->scrub = array->scrub_last;
 	for (unsigned i = 0; i < slots; i++) {
 		struct member *member = &array->member[i];
 		switch (atomic_load(&member->state)) {

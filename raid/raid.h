@@ -262,8 +262,11 @@ void volume_close(struct volume *volume);
 struct volume_owner {
 	/* Sets USED[i] for each of the COUNT stripes from FIRST on, of which some row is needed or is being written. */
 	void (*usage)(void *arg, uint64_t first, unsigned count, bool *used);
-	/* Whether DATA is what BLOCK should hold: 1 yes, 0 no, -ENOENT it is not in use or cannot be told. */
-	int (*verify)(void *arg, uint64_t block, const struct slice *data);
+	/*
+	 * Reads all that is needed of STRIPE and repairs what its checksums find wrong. 0: the data of all rows in use is
+	 * right now, and ROW_USED[row] tells which these are; else it cannot tell.
+	 */
+	int (*check)(void *arg, uint64_t stripe, bool *row_used);
 	void *arg;
 };
 void volume_set_owner(struct volume *volume, const struct volume_owner *owner);

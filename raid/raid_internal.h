@@ -232,6 +232,7 @@ struct array {
 		struct rebuild_status last; /* what the last one came to */
 	} keeper;
 	struct scrub *scrub; /* scrub.c */
+	struct scrub_status scrub_last; /* of the one that runs, or ran last; under table */
 	struct rebuild_tuning tuning;
 };
 

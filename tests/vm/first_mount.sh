@@ -4,7 +4,7 @@
 # vm: --nvme 6 --nvme-size 1G --rxe --mem 5G --timeout 2400
 . tests/vm/lib.sh
 pull_drive() { # asks the host side, which holds the monitor (tests/vm/run)
-	touch "$PWD/${FURROW_BUILD:-build}/vm-pull"
+	: >"$PWD/${FURROW_BUILD:-build}/vm-pull"
 	for ((i = 0; i < 100; i++)); do [ -e "$PWD/${FURROW_BUILD:-build}/vm-pulled" ] && return 0; sleep 0.2; done
 	return 1
 }
