@@ -38,14 +38,14 @@ struct model {
 	uint64_t row[STRIPES][ROWS]; /* seed of the content; 0: unknown */
 	bool dirty[STRIPES][ROWS];
 	uint16_t lies[STRIPES][ROWS]; /* slots that hold something else there, and say nothing */
-	uint64_t log[LOG_BLOCKS];
+	uint64_t log[LOG_BLOCKS], log_before[LOG_BLOCKS];
 	uint16_t lost;		  /* slots that are not active */
 	bool rebuilding, changed; /* ... or may change by themselves; or have */
 	bool cutting;		  /* the power goes in the midst of it */
 	unsigned bears;		  /* members of a group, whose loss or lie is within the promise */
 	unsigned op;
 	bool talk;
-	char what[160]; /* the operation that runs */
+	char what[260]; /* the operation that runs */
 	char why[400];	/* of the failure */
 };
 
@@ -376,16 +376,16 @@ static bool model_read(struct model *m, enum fault_kind kind)
 	model_say(m, "read blocks %u+%u, slot %u: fault %d", (unsigned)block, (unsigned)n, slot, kind);
 	if (kind != FAULT_DELAY && ((m->lost & 1u << slot) || (m->g.m && !bearable(m, slot, 0, 0, 0))))
 		kind = FAULT_NONE;
+	/* what was written back after an error comes from others, who may lie */
+	for (unsigned s = 0; s < STRIPES && kind == FAULT_READ_ERROR; s++)
+		for (unsigned r = 0; r < ROWS; r++)
+			if (group_of(m, s) == slot / m->width && m->lies[s][r])
+				m->lies[s][r] = (uint16_t)(m->lies[s][r] | 1u << slot);
 	if (kind != FAULT_NONE && kind != FAULT_DELAY)
 		fault_inject(m->t.path[slot], kind, 1 + draw(m, 3), kind == FAULT_BIT_FLIP ? draw(m, 1u << 30) : 0);
 	bool good = model_read_at(m, block, n, kind);
 	if (kind != FAULT_NONE && kind != FAULT_DELAY)
 		fault_inject(m->t.path[slot], FAULT_NONE, 0, 0);
-	/* what was written back after the error came from others, who may lie */
-	for (unsigned s = 0; s < STRIPES && kind == FAULT_READ_ERROR; s++)
-		for (unsigned r = 0; r < ROWS; r++)
-			if (group_of(m, s) == slot / m->width && m->lies[s][r])
-				m->lies[s][r] = (uint16_t)(m->lies[s][r] | 1u << slot);
 	return good;
 }
 
@@ -403,6 +403,7 @@ static bool model_log(struct model *m, int *result)
 	int r = 0;
 	if (write) {
 		for (uint64_t i = 0; i < n; i++) {
+			m->log_before[block + i] = m->log[block + i];
 			m->log[block + i] = test_random(&m->seed) | 1;
 			block_fill(flat + i * BLOCK_BYTES, m->log[block + i], 0);
 		}
@@ -436,6 +437,20 @@ static bool model_log(struct model *m, int *result)
 		slices_copy_out(p.v, p.n, 0, flat, p.bytes);
 		for (uint64_t i = 0; i < n && same; i++)
 			same = !m->log[block + i] || block_is(flat + i * BLOCK_BYTES, m->log[block + i], 0);
+		if (!same) {
+			uint64_t i = 0;
+			while (!m->log[block + i] || block_is(flat + i * BLOCK_BYTES, m->log[block + i], 0))
+				i++;
+			struct place place = layout_log(&m->array->config,
+				m->v->log_first + (block + i) / (LOG_CHUNK_BYTES / BLOCK_BYTES), copy);
+			bool older = m->log_before[block + i] &&
+				     block_is(flat + i * BLOCK_BYTES, m->log_before[block + i], 0);
+			char say[260];
+			snprintf(say, sizeof(say), "%.120s; block %u wrong in copy %u on slot %u (%02x%02x%s), lost %x",
+				m->what, (unsigned)(block + i), copy, place.slot, flat[i * BLOCK_BYTES],
+				flat[i * BLOCK_BYTES + 1], older ? ", older" : "", m->lost);
+			memcpy(m->what, say, sizeof(say));
+		}
 	}
 	free(flat);
 	payload_free(&p);
@@ -515,7 +530,7 @@ static bool model_cut_inside(struct model *m)
 	uint64_t limit = draw(m, 12) + 1;
 	unsigned ops = (unsigned)draw(m, 4) + 1;
 	int r = 0;
-	char all[160];
+	char all[60];
 	snprintf(all, sizeof(all), "power is cut after %u writes", (unsigned)limit);
 	fault_write_limit(limit);
 	m->cutting = true;
