@@ -7,8 +7,8 @@
  *   RDMA_MSG, no Read chunk         the rest of the receive is the RPC message: to the RPC layer
  *   RDMA_MSG, one Read chunk        the same; the chunk is the payload that rdma_payload_fetch() brings when the
  *                                   procedure knows where it shall go
- *   RDMA_NOMSG, or several chunks   a fiber reads position zero, and all chunks but the longest, into buffers, and
- *                                   makes the message of them and of what came inline, as a list of pieces (RFC 8166 3.4.4, 3.5)
+ *   RDMA_NOMSG, or several chunks,  a fiber reads position zero, and all chunks but the longest, into buffers, and
+ *   or a short one                  makes the message of them and of what came inline, as a list of pieces (RFC 8166 3.4.4, 3.5)
  *
  * A chunk replaces its data in the stream, and the padding behind it, whether the chunk itself holds padding or not.
  *
@@ -231,6 +231,21 @@ int rdma_payload_fetch(struct rpc_call *rpc, const struct xdr_payload *payload, 
 
 static const uint8_t padding[4];
 
+/*
+ * The chunk that is left to the procedure to fetch: the longest. -1 when all are short; they may be something that no
+ * procedure of ours fetches (the path of a SYMLINK, RFC 8267 section 3), and go into the message.
+ */
+static int payload_chunk(const struct rdma_header *h)
+{
+	int longest = -1;
+	for (unsigned i = 0; i < h->read_count; i++) {
+		uint32_t least = longest < 0 ? RDMA_SHORT_CHUNK : h->read[longest].length;
+		if (h->read[i].position && h->read[i].length > least)
+			longest = (int)i;
+	}
+	return longest;
+}
+
 /* Reads CHUNK into new buffers of CALL and adds them to its pieces. Waits. */
 static int chunk_to_pieces(struct rdma_call *call, const struct rdma_chunk *chunk, unsigned *pieces)
 {
@@ -255,7 +270,8 @@ static int chunk_to_pieces(struct rdma_call *call, const struct rdma_chunk *chun
 static int message_assemble(struct rdma_call *call)
 {
 	const struct rdma_header *h = &call->header;
-	unsigned pieces = 0, first = h->proc == RDMA_NOMSG, longest = first;
+	unsigned pieces = 0, first = h->proc == RDMA_NOMSG;
+	int payload = payload_chunk(h);
 	/* What position-zero data or the receive holds; other chunks are inserted in it. */
 	struct xdr_piece base[RDMA_BUFS_MAX + 1];
 	unsigned bases = 0, at = 0;
@@ -271,10 +287,6 @@ static int message_assemble(struct rdma_call *call)
 	} else {
 		base[bases++] = (struct xdr_piece){call->receive->buf->data + h->bytes, call->rpc.bytes};
 	}
-	for (unsigned i = first + 1u; i < h->read_count; i++)
-		if (h->read[i].length > h->read[longest].length)
-			longest = i;
-
 	for (unsigned i = first; i <= h->read_count; i++) {
 		uint32_t end = i < h->read_count ? h->read[i].position : UINT32_MAX;
 		while (pos < end && at < bases) { /* what stands before the chunk */
@@ -295,7 +307,7 @@ static int message_assemble(struct rdma_call *call)
 			break;
 		if (pos != end)
 			return -EBADMSG; /* a position behind the end, or inside of another chunk's data */
-		if (i == longest && h->read_count > first) {
+		if ((int)i == payload) {
 			call->payload = h->read[i];
 			call->rpc.reduced_pos = pos;
 			call->rpc.reduced_len = h->read[i].length;
@@ -316,13 +328,12 @@ static int message_assemble(struct rdma_call *call)
 /* Bytes that the message itself will hold in buffers: all chunks but the payload. */
 static uint64_t assembled_bytes(const struct rdma_header *h)
 {
-	uint64_t sum = 0, longest = 0;
-	for (unsigned i = 0; i < h->read_count; i++) {
-		sum += (h->read[i].length + BLOCK_BYTES - 1ull) / BLOCK_BYTES * BLOCK_BYTES;
-		if (h->read[i].position && h->read[i].length > longest)
-			longest = h->read[i].length;
-	}
-	return sum - longest;
+	uint64_t sum = 0;
+	int payload = payload_chunk(h);
+	for (unsigned i = 0; i < h->read_count; i++)
+		if ((int)i != payload)
+			sum += (h->read[i].length + BLOCK_BYTES - 1ull) / BLOCK_BYTES * BLOCK_BYTES;
+	return sum;
 }
 
 static void assemble_fiber(void *arg)
@@ -436,7 +447,7 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 	call->rpc.bytes = inline_bytes;
 	call->rpc.reduced_pos = UINT32_MAX;
 	rdma_reply_room(call);
-	if (h->proc == RDMA_NOMSG || h->read_count > 1) {
+	if (h->proc == RDMA_NOMSG || h->read_count > 1 || (h->read_count && h->read[0].length <= RDMA_SHORT_CHUNK)) {
 		reactor_spawn(conn->reactor, assemble_fiber, call);
 		return;
 	}

@@ -102,6 +102,7 @@ static void handle_request(struct rdma_manager *m, const struct rdma_cm_event *e
 	list_init(&conn->read_waiters);
 	list_init(&conn->ops);
 	m->connections++;
+	atomic_fetch_add(&m->opening, 1);
 	e->id->context = conn;
 	reactor_spawn(m->reactor, connection_start, conn);
 }
@@ -360,6 +361,9 @@ static void listener_close(void *arg)
 		offload(listener_id_destroy, l->id);
 	free(l);
 	m->listeners--;
+	/* the server may go when it sees no connections: those on their way must be seen */
+	while (!m->listeners && atomic_load(&m->opening))
+		fiber_sleep(NSEC_PER_MSEC);
 	manager_check(m);
 }
 

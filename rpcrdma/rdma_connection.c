@@ -281,6 +281,7 @@ void rdma_connection_open(void *arg)
 	atomic_fetch_add(&rdma_metrics.connections, 1);
 	const char *refused = conn->device ? open_steps(conn) : "its device cannot be used";
 	conn->opening = false;
+	atomic_fetch_sub(&conn->manager->opening, 1);
 	if (!refused && !conn->failed) {
 		counter_add(&rdma_metrics.accepted, 1);
 		log_info("rdma", "connected peer=%s device=%s credits=%u inline=%u read_depth=%u invalidate=%d", conn->text,

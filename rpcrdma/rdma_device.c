@@ -34,6 +34,7 @@
 #define POLL_BATCH 32
 /* Receives beyond the credits, so that a peer which exceeds its own is seen at once and takes nobody else's. */
 #define RECEIVES_BEYOND 8u
+#define CREDITS_LEAST 4u
 /* Of the arena, for receives; the rest is for payload. */
 #define RECEIVE_SHARE 4u
 
@@ -99,6 +100,11 @@ full:
 uint32_t rdma_lane_grant(struct rdma_lane *lane, uint32_t wanted)
 {
 	uint32_t spare = lane->receives - lane->granted;
+	/* When they run short everybody gets less, and nobody is turned away for long. */
+	uint64_t limit = arena_total_bytes() / RECEIVE_SHARE, used = atomic_load(&receive_bytes);
+	uint64_t left = spare + (used < limit ? (limit - used) / RDMA_INLINE_MAX : 0);
+	if (wanted > CREDITS_LEAST && wanted > left / 4)
+		wanted = left / 4 > CREDITS_LEAST ? (uint32_t)(left / 4) : CREDITS_LEAST;
 	if (spare < wanted + RECEIVES_BEYOND)
 		spare += receives_add(lane, wanted + RECEIVES_BEYOND - spare);
 	if (spare > wanted)
@@ -214,7 +220,8 @@ static void lane_verbs_open(void *arg)
 	lane->channel = ibv_create_comp_channel(device->verbs);
 	if (!lane->channel || set_nonblocking(lane->channel->fd))
 		return;
-	lane->cq = ibv_create_cq(device->verbs, (int)lane->cq_entries, NULL, lane->channel, 0);
+	int vectors = device->verbs->num_comp_vectors; /* interrupts, spread over the reactors */
+	lane->cq = ibv_create_cq(device->verbs, (int)lane->cq_entries, NULL, lane->channel, vectors > 0 ? (int)lane->reactor % vectors : 0);
 	lane->srq = lane->cq ? ibv_create_srq(device->pd, &srq) : NULL;
 	lane->error = lane->srq ? 0 : -errno;
 }
@@ -269,6 +276,7 @@ static struct rdma_lane *lane_create(struct rdma_device *device)
 	list_init(&lane->all_receives);
 	list_init(&lane->free_calls);
 	lane->device = device;
+	lane->reactor = reactor_index(reactor_self());
 	lane->cq_entries = device->cq_max < LANE_CQ_ENTRIES ? device->cq_max : LANE_CQ_ENTRIES;
 	lane->receives_max = lane->cq_entries / 4 < device->srq_max ? lane->cq_entries / 4 : device->srq_max;
 	lane->cq_free = lane->cq_entries - lane->receives_max;

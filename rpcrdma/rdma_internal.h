@@ -25,6 +25,7 @@
 #define RDMA_DRAIN_WAIT (5 * NSEC_PER_SEC)
 #define RDMA_FLUSH_WAIT (30 * NSEC_PER_MSEC) /* for the flush of receives, which soft-RoCE does not report */
 #define RDMA_MIN_RNR_TIMER 12 /* the code of 0.64 ms; 0 would mean 655 ms (InfiniBand 9.7.5.2.8) */
+#define RDMA_SHORT_CHUNK 1024u /* a Read chunk up to this is read into the message */
 #define RDMA_PIECES_MAX (4 * RDMA_CHUNKS_MAX + 16)
 #define RDMA_BUFS_MAX 32u /* of one long call */
 
@@ -60,7 +61,7 @@ struct rdma_device {
 	char name[64];
 	uint32_t sge_write, sge_read, read_depth, sq_max, cq_max, srq_max, reads_in_max;
 	bool send_invalidate;
-	bool gone; /* takes no new connections; closed with the last one */
+	_Atomic bool gone; /* takes no new connections; closed with the last one */
 	bool closing, watching;
 	int error;
 	unsigned users; /* connections */
@@ -88,6 +89,7 @@ struct rdma_lane {
 	bool armed, closing, watching;
 	struct fiber *closer;
 	int error;
+	unsigned reactor; /* index */
 	uint32_t cq_entries, cq_free;
 	uint32_t receives, receives_max, granted; /* granted <= receives */
 	struct list all_receives, free_calls;
@@ -135,6 +137,7 @@ struct rdma_manager {
 	struct list devices;
 	struct fiber_mutex device_lock;
 	unsigned listeners, connections;
+	_Atomic unsigned opening; /* connections that were not told to the server yet */
 	bool closing, ended;
 	struct wait_queue end;
 };

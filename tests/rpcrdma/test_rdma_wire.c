@@ -578,6 +578,38 @@ static void test_put_chunk(void **state)
 	peer_close(&p);
 }
 
+/* A chunk for what the procedure does not fetch by itself (the path of a SYMLINK): it becomes part of the message. */
+static void test_short_chunk(void **state)
+{
+	(void)state;
+	struct peer p;
+	open_peer(&p);
+	for (uint32_t words = 1; words <= 256; words += 51) {
+		struct message m;
+		struct answer a;
+		uint64_t sum = 5;
+		for (uint32_t k = 0; k < words; k++) {
+			uint32_t v = htonl(k * 99);
+			memcpy(p.memory + 4 * k, &v, 4);
+			sum = sum * 31 + k * 99;
+		}
+		sum = sum * 31 + 6;
+		header_begin(&m, RDMA_MSG);
+		put_read(&p, &m, RPC_CALL_BYTES + 4, (struct chunk_segment){0, 2});
+		put_read(&p, &m, RPC_CALL_BYTES + 4, (struct chunk_segment){2, 4 * words - 2});
+		put_empty_lists(&m);
+		put_call(&m, P_LONG_CALL);
+		put(&m, 5);
+		put(&m, 6);
+		assert_true(peer_send(&p, m.data, m.bytes));
+		answer_take(&p, &a);
+		const uint8_t *r = results(a.rpc, next_xid);
+		assert_int_equal(word(r, 0), words + 2);
+		assert_int_equal(u64_of(r, 1), sum);
+	}
+	peer_close(&p);
+}
+
 /* Two payloads in two chunks: the longer is fetched in place, the other put into the message. */
 static void test_put_two_chunks(void **state)
 {
@@ -1309,6 +1341,7 @@ int main(void)
 		cmocka_unit_test(test_null),
 		cmocka_unit_test(test_put_inline),
 		cmocka_unit_test(test_put_chunk),
+		cmocka_unit_test(test_short_chunk),
 		cmocka_unit_test(test_put_two_chunks),
 		cmocka_unit_test(test_long_call),
 		cmocka_unit_test(test_get_write_chunk),
