@@ -311,6 +311,9 @@ void array_status(struct array *array, struct array_status *status)
 		}
 		if (i < c->members && status->member[i].state != MEMBER_ACTIVE)
 			status->degraded = true;
+		status->member[i].slow = atomic_load(&member->health.slow);
+		status->member[i].smart_valid = member->health.smart_valid;
+		status->member[i].smart = member->health.smart;
 		snprintf(status->member[i].path, sizeof(status->member[i].path), "%s", member->path);
 		status->member[i].read_errors = atomic_load(&member->read_errors);
 		status->member[i].write_errors = atomic_load(&member->write_errors);

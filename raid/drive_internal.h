@@ -96,6 +96,8 @@ struct drive_ops {
 	void (*submit)(struct drive_cmd *cmd);
 	/* 0 or negative errno from io.res; -EAGAIN: send it again. */
 	int (*result)(const struct drive_cmd *cmd);
+	/* NULL: it cannot tell. May block. */
+	int (*health)(struct drive *drive, struct drive_smart *smart);
 };
 extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, drive_null_ops;
 

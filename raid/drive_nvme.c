@@ -298,6 +298,44 @@ static void passthrough_submit(struct drive_cmd *cmd)
 	io_link(sqe, &cmd->io);
 }
 
+/* The low 64 bits of a 128-bit count. */
+static uint64_t count_get(const uint8_t *bytes)
+{
+	uint64_t v;
+	memcpy(&v, bytes, sizeof(v));
+	return le64toh(v);
+}
+
+static int passthrough_health(struct drive *drive, struct drive_smart *smart)
+{
+	struct nvme_smart_log *log = calloc(1, sizeof(*log));
+	if (!log)
+		return -ENOMEM;
+	struct nvme_admin_cmd cmd = {
+		.opcode = 0x02, /* Get Log Page */
+		.nsid = 0xffffffff,
+		.addr = (uint64_t)(uintptr_t)log,
+		.data_len = sizeof(*log),
+		.cdw10 = (uint32_t)(sizeof(*log) / 4 - 1) << 16 | 0x02, /* SMART / Health Information */
+	};
+	int r = ioctl(drive->fd, NVME_IOCTL_ADMIN_CMD, &cmd);
+	if (r == 0)
+		*smart = (struct drive_smart){
+			.critical_warning = log->critical_warning,
+			.percent_used = log->percent_used,
+			.spare_percent = log->avail_spare,
+			.spare_threshold = log->spare_thresh,
+			.temperature = (unsigned)log->temperature[0] | (unsigned)log->temperature[1] << 8,
+			.media_errors = count_get(log->media_errors),
+			.power_on_hours = count_get(log->power_on_hours),
+			.unsafe_shutdowns = count_get(log->unsafe_shutdowns),
+		};
+	else
+		r = r < 0 ? -errno : -EIO;
+	free(log);
+	return r;
+}
+
 static int passthrough_result(const struct drive_cmd *cmd)
 {
 	int32_t res = cmd->io.res;
@@ -314,4 +352,5 @@ const struct drive_ops drive_nvme_ops = {
 	.close = passthrough_close,
 	.submit = passthrough_submit,
 	.result = passthrough_result,
+	.health = passthrough_health,
 };

@@ -44,6 +44,7 @@ void member_drive_set(struct member *member, struct drive *drive, const char *pa
 	atomic_store(&member->timeouts, 0);
 	atomic_store(&member->error_score, 0);
 	atomic_store(&member->error_time, 0);
+	atomic_store(&member->told, false);
 	member->stale = false;
 	pthread_mutex_unlock(&array->table);
 	drive_close(old);

@@ -256,6 +256,21 @@ int member_failed(struct member *member, enum member_error what, int error)
 	return member_eject(member, reason);
 }
 
+void member_lied(struct member *member)
+{
+	atomic_fetch_add(&member->checksum_errors, 1);
+	if (!errors_too_many(member))
+		return;
+	struct array *array = member->array;
+	for (unsigned i = array->config.members; i < RAID_MEMBERS_MAX; i++)
+		if (atomic_load(&array->member[i].state) == FORMAT_MEMBER_SPARE) {
+			(void)member_eject(member, "too many wrong checksums");
+			return;
+		}
+	if (!atomic_exchange(&member->told, true))
+		event_emit(array, "drive-warning", member, "too many wrong checksums, and no spare");
+}
+
 /* ---- by command ---- */
 
 struct fail_call {

@@ -181,6 +181,7 @@ struct member {
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, timeouts;
 	_Atomic uint64_t error_score; /* read errors, of which one is forgiven every 10 minutes */
 	_Atomic uint64_t error_time;
+	_Atomic bool told; /* that it has too many errors */
 	bool stale;		     /* a drive is there, but behind */
 	struct missed *missed;	     /* missed.c; NULL: of a spare's slot */
 	struct member_health health; /* health.c; home reactor */
@@ -234,6 +235,9 @@ struct array {
 	struct scrub *scrub; /* scrub.c */
 	struct scrub_status scrub_last; /* of the one that runs, or ran last; under table */
 	struct rebuild_tuning tuning;
+	/* health.c */
+	uint64_t peers_ns; /* the median of the members' mean read */
+	uint64_t smart_at; /* when drives are asked next */
 };
 
 static inline bool member_active(const struct member *member)
@@ -243,6 +247,11 @@ static inline bool member_active(const struct member *member)
 static inline bool array_stopped(const struct array *array)
 {
 	return atomic_load_explicit(&array->stopped, memory_order_acquire);
+}
+/* Whether reads should go to it: not to a slow drive where others suffice. */
+static inline bool member_preferred(const struct member *member)
+{
+	return member_active(member) && !atomic_load_explicit(&member->health.slow, memory_order_relaxed);
 }
 /* Whether what is written must reach it. */
 static inline bool member_writable(const struct member *member)
@@ -337,6 +346,8 @@ enum member_error { MEMBER_READ_ERROR, MEMBER_WRITE_ERROR };
  * Returns 0 when the array goes on (and, if it went out, that is durable), -ENODEV when it stopped.
  */
 int member_failed(struct member *member, enum member_error what, int error);
+/* What MEMBER returned had a wrong checksum: counts it; past the threshold it goes, if a spare is there. Waits. */
+void member_lied(struct member *member);
 /* Returns when the loss of MEMBER is durable on the survivors: before a write without it is acknowledged. Waits. */
 int member_settle(struct member *member);
 /* On the home reactor, with the mutex: writes the superblocks with the next event count to all members that are there.

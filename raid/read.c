@@ -169,21 +169,22 @@ static int recover_rows(const struct volume *volume, struct recover *rec, uint64
 	return r;
 }
 
-/* Chooses K positions other than POS: first what is known, then what can be read. */
+/* Chooses K positions other than POS: first what is known, then what can be read, of slow drives last. */
 static bool sources_choose(const struct volume *volume, struct recover *rec, const struct segment *seg,
 	const struct segment *segs, unsigned n)
 {
 	const struct geometry *g = volume->geo;
 	unsigned found = 0;
-	for (unsigned pass = 0; pass < 2; pass++) {
+	for (unsigned pass = 0; pass < 3; pass++) {
 		for (unsigned pos = 0; pos < g->k + g->m && found < g->k; pos++) {
 			uint64_t offset;
 			if (pos == seg->pos)
 				continue;
+			const struct member *member = member_at(volume, seg->stripe, pos, 0, &offset);
 			bool known = segment_known(segs, n, seg->stripe, pos, seg->row, seg->rows) != NULL;
 			if (pass == 0 ? !known
-				      : known || (rec->failed & 1ull << pos) ||
-						!member_active(member_at(volume, seg->stripe, pos, 0, &offset)))
+				      : known || (rec->failed & 1ull << pos) || !member_active(member) ||
+						member_preferred(member) != (pass == 1))
 				continue;
 			rec->source[found++] = (uint8_t)pos;
 		}
@@ -260,6 +261,19 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 		if (r == -ENODATA)
 			r = -EIO;
 	}
+	/* it was slow and therefore not asked, but it is the last that has it */
+	if (r == -EIO && !seg->sent && member_active(asked)) {
+		struct drive_batch batch;
+		struct slice_cursor to = seg->to;
+		batch_init(&batch);
+		batch_io(&batch, &seg->req, asked->drive, DRIVE_OP_READ, offset, (uint64_t)seg->rows * BLOCK_BYTES, &to,
+			false);
+		batch_wait(&batch);
+		if (!seg->req.error)
+			r = 0;
+		else if ((r = read_failed(asked, &seg->req)) == 0)
+			r = -EIO;
+	}
 	if (r == -EIO) {
 		log_error("raid", "rows lost volume=%s stripe=%llu row=%u rows=%u position=%u", volume->name,
 			(unsigned long long)(seg->stripe - volume->first_stripe), seg->row, seg->rows, seg->pos);
@@ -304,11 +318,11 @@ static int blocks_read(struct volume *volume, uint64_t block, const struct slice
 			};
 			uint64_t offset;
 			struct member *member = member_at(volume, s->stripe, pos, row, &offset);
-			for (uint8_t p = 1; volume->code->ops->copies && !member_active(member) && p <= g->m; p++) {
+			for (uint8_t p = 1; volume->code->ops->copies && !member_preferred(member) && p <= g->m; p++) {
 				s->source = p;
 				member = member_at(volume, s->stripe, p, row, &offset);
 			}
-			if (member_active(member)) {
+			if (volume->code->ops->copies ? member_active(member) : member_preferred(member)) {
 				s->sent = true;
 				batch_io(&batch, &s->req, member->drive, DRIVE_OP_READ, offset,
 					(uint64_t)rows * BLOCK_BYTES, &cursor, false);
@@ -435,7 +449,7 @@ static int block_repair(struct volume *volume, uint64_t block, const struct slic
 	struct member *member = member_at(volume, stripe, in_stripe / g->strip_blocks, row, &offset);
 	if (!member_active(member))
 		return 0;
-	atomic_fetch_add(&member->checksum_errors, 1);
+	member_lied(member);
 	log_warning("raid", "block repaired volume=%s block=%llu blocks=%llu slot=%u drive=%s", volume->name,
 		(unsigned long long)block, (unsigned long long)blocks, member->slot, member->path);
 	return write_back(member, offset, slice_cursor_at(from, 1), blocks * BLOCK_BYTES);

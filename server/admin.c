@@ -318,7 +318,7 @@ struct admin_command {
 };
 
 static const struct admin_command commands[] = {
-	{"array.create", " name level strip_bytes drives spares force ", admin_array_create, false},
+	{"array.create", " name level groups strip_bytes drives spares force ", admin_array_create, false},
 	{"array.list", " ", admin_array_list, false},
 	{"array.status", " name ", admin_array_status, false},
 	{"array.examine", " drives ", admin_array_examine, true},

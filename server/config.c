@@ -367,6 +367,20 @@ static int control_read(struct reader *r, yaml_node_t *node, void *arg)
 	return 0;
 }
 
+static int hook_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	static const char expected[] = "the absolute path of a program, at most 500 characters";
+	char quote[48];
+
+	(void)arg;
+	int rc = string_read(r, node, expected, &r->config->hook);
+	if (rc < 0)
+		return rc;
+	if (r->config->hook[0] != '/' || strlen(r->config->hook) > 500)
+		return mistake(r, node, "\"%s\" is not valid; expected %s", node_quote(node, quote), expected);
+	return 0;
+}
+
 static int metrics_read(struct reader *r, yaml_node_t *node, void *arg)
 {
 	struct config *config = r->config;
@@ -423,6 +437,7 @@ static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 		{"cores", cores_read},
 		{"memory", memory_read},
 		{"control", control_read},
+		{"hook", hook_read},
 		{"metrics", metrics_read},
 		{NULL, NULL},
 	};
@@ -936,6 +951,7 @@ void config_free(struct config *config)
 	free(config->drives);
 	free(config->exports);
 	free(config->control);
+	free(config->hook);
 	free(config->metrics_address);
 	free(config->file);
 	free(config);

@@ -287,6 +287,12 @@ static void replies_load(struct server *server, const struct exports *exports, c
 
 enum stage { STAGE_NONE, STAGE_STORAGE, STAGE_RPC, STAGE_CONTROL, STAGE_ALL };
 
+static void hook_end(void *arg)
+{
+	(void)arg;
+	hook_stop();
+}
+
 static void undo(struct server *server, enum stage stage)
 {
 	rpcbind_unregister(server);
@@ -301,6 +307,7 @@ static void undo(struct server *server, enum stage stage)
 	exports_publish(NULL);
 	if (stage >= STAGE_STORAGE)
 		storage_close(&server->storage);
+	offload(hook_end, NULL);
 	mount3_fini();
 	for (unsigned i = 0; i < server->retired_count; i++)
 		config_free(server->retired[i]);
@@ -319,9 +326,14 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	const char **names = filesystem_names(config);
 	if (!names)
 		return error_set(err, -ENOMEM, "out of memory");
+	int rc = hook_start(config->hook, err);
+	if (rc) {
+		free(names);
+		return rc;
+	}
 	server->storage.cache_bytes = config_cache_bytes(config);
 	server->storage.keep = true;
-	int rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
+	rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
 	for (unsigned i = 0; rc == -EBUSY && i < TAKEN_TRIES && !*stop; i++) {
 		fiber_sleep(TAKEN_PAUSE);
 		rc = storage_open(
@@ -416,7 +428,7 @@ static bool server_settings_same(const struct config *a, const struct config *b)
 	return strings_same(a->listen, a->listen_count, b->listen, b->listen_count) &&
 	       strings_same(a->drives, a->drive_count, b->drives, b->drive_count) && a->nfs_port == b->nfs_port &&
 	       a->rdma_port == b->rdma_port && a->cores == b->cores && a->memory == b->memory &&
-	       !strcmp(a->control, b->control) && !strcmp(a->metrics_address, b->metrics_address) &&
+	       !strcmp(a->control, b->control) && !strcmp(a->hook ? a->hook : "", b->hook ? b->hook : "") && !strcmp(a->metrics_address, b->metrics_address) &&
 	       a->metrics_port == b->metrics_port;
 }
 

@@ -62,6 +62,7 @@ struct config {
 	unsigned cores;               /* 0: auto */
 	uint64_t memory;              /* bytes; 0: auto */
 	char *control;
+	char *hook;                   /* a program that is run for each event; NULL: none */
 	char *metrics_address;        /* "127.0.0.1" */
 	uint16_t metrics_port;        /* 9750; 0: off */
 	char **drives;
@@ -224,6 +225,9 @@ int control_start(struct server *server, struct error *err);
 int control_probe(const char *path, struct error *err); /* whether it could start there. Blocks; needs no reactor */
 void control_stop(struct server *server);
 int metrics_http_probe(const struct config *config, struct error *err); /* the same */
+/* Hears what happens to arrays, and runs PROGRAM (NULL: none) for each event, on a thread of its own (hook.c). */
+int hook_start(const char *program, struct error *err);
+void hook_stop(void); /* may block for some seconds: through offload() */
 int metrics_http_start(const struct config *config, struct error *err);
 void metrics_http_stop(void);
 

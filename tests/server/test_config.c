@@ -39,6 +39,7 @@ static void test_full(void **state)
 				   "  cores: 3\n"
 				   "  memory: 1.5GiB\n"
 				   "  control: /run/x/control.sock\n"
+				   "  hook: /usr/local/bin/pager\n"
 				   "  metrics: \"[::1]:9999\"\n"
 				   "drives: [\"/dev/ng*n1\", /srv/d0.img]\n"
 				   "exports:\n"
@@ -65,6 +66,7 @@ static void test_full(void **state)
 	assert_int_equal(config->cores, 3);
 	assert_int_equal(config->memory, 3ull << 29);
 	assert_string_equal(config->control, "/run/x/control.sock");
+	assert_string_equal(config->hook, "/usr/local/bin/pager");
 	assert_string_equal(config->metrics_address, "::1");
 	assert_int_equal(config->metrics_port, 9999);
 	assert_int_equal(config->drive_count, 2);
@@ -178,6 +180,8 @@ static const struct bad {
 	{"server:\n  memory: 8GB\n", 2, 11, "\"8GB\" is not a size"},
 	{"server:\n  memory: 1MiB\n", 2, 11, "at least 128MiB"},
 	{"server:\n  control: run/x\n", 2, 12, "absolute path"},
+	{"server:\n  hook: pager\n", 2, 9, "absolute path"},
+	{"server:\n  hook: [a]\n", 2, 9, "absolute path"},
 	{"server:\n  control: "
 	 "/12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
 	 "\n",

