@@ -8,7 +8,8 @@
  *   RDMA_MSG, one Read chunk        the same; the chunk is the payload that rdma_payload_fetch() brings when the
  *                                   procedure knows where it shall go
  *   RDMA_NOMSG, or several chunks,  a fiber reads position zero, and all chunks but the longest, into buffers, and
- *   or a short one                  makes the message of them and of what came inline, as a list of pieces (RFC 8166 3.4.4, 3.5)
+ *   or a short one                  makes the message of them and of what came inline, as a list of pieces (RFC
+ * 8166 3.4.4, 3.5)
  *
  * A chunk replaces its data in the stream, and the padding behind it, whether the chunk itself holds padding or not.
  *
@@ -16,8 +17,8 @@
  * started reads never returns before all of them completed: their buffers are the adapter's until then. When a peer
  * takes longer than the deadline its connection is closed, which flushes them.
  *
- * Error policy: ERR_VERS and ERR_CHUNK as RFC 8166 4.5 says; a peer that exceeds its credits, sends what is no header, or
- * more than fits a receive, loses its connection.
+ * Error policy: ERR_VERS and ERR_CHUNK as RFC 8166 4.5 says; a peer that exceeds its credits, sends what is no header,
+ * or more than fits a receive, loses its connection.
  */
 #include "rpcrdma/rdma_internal.h"
 
@@ -119,7 +120,8 @@ static uint32_t read_build(struct pull *p, uint32_t i)
 			} else {
 				if (sges == sges_max)
 					break;
-				sge[sges++] = (struct ibv_sge){.addr = (uintptr_t)at, .length = n, .lkey = p->conn->device->lkey};
+				sge[sges++] = (struct ibv_sge){
+					.addr = (uintptr_t)at, .length = n, .lkey = p->conn->device->lkey};
 			}
 		}
 		bytes += n;
@@ -146,8 +148,8 @@ static uint32_t read_build(struct pull *p, uint32_t i)
  * The first bytes of CHUNK, as many as TO holds, into TO. Waits; -EIO when the connection failed. On any
  * return nothing is in flight.
  */
-static int chunk_pull(
-	struct rdma_connection *conn, const struct rdma_header *h, const struct rdma_chunk *chunk, const struct slice *to, unsigned n)
+static int chunk_pull(struct rdma_connection *conn, const struct rdma_header *h, const struct rdma_chunk *chunk,
+	const struct slice *to, unsigned n)
 {
 	struct pull p = {.op = {.slots = 1, .done = read_done},
 		.conn = conn,
@@ -160,7 +162,8 @@ static int chunk_pull(
 	int rc = left > chunk->length ? -EIO : 0;
 	while (left && !rc) {
 		uint32_t built = 0, bytes = 0, each;
-		uint32_t wanted = (uint32_t)(p.segment_end - p.segment) + (uint32_t)(p.slice_end - p.slice) / conn->device->sge_read;
+		uint32_t wanted = (uint32_t)(p.segment_end - p.segment) +
+				  (uint32_t)(p.slice_end - p.slice) / conn->device->sge_read;
 		int allowed = rdma_reads_take(conn, wanted < RDMA_READ_BATCH ? wanted : RDMA_READ_BATCH);
 		if (allowed < 0 || rdma_slots_take(conn, (uint32_t)allowed)) {
 			if (allowed > 0)

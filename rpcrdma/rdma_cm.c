@@ -7,8 +7,8 @@
  * with a fiber of its own, everything that ends one becomes a message to its reactor.
  *
  * Every event is acknowledged as soon as it was looked at. rdma_destroy_id() blocks until that is done for its id, and
- * is called on a helper thread only; the manager's fiber never waits for it. Until it returned, the connection that the id's
- * context names is there: that is what makes it safe to look at the context of an event.
+ * is called on a helper thread only; the manager's fiber never waits for it. Until it returned, the connection that the
+ * id's context names is there: that is what makes it safe to look at the context of an event.
  *
  * A listener on a wildcard address also serves devices that come later. One on an address of a device that
  * is pulled out tries every two seconds to listen there again. Where there is no device at all at the start,
@@ -134,8 +134,7 @@ static void listener_again(void *arg)
 
 static void device_gone(struct rdma_manager *m, struct ibv_context *verbs)
 {
-	list_foreach(n, &m->devices)
-	{
+	list_foreach (n, &m->devices) {
 		struct rdma_device *d = container_of(n, struct rdma_device, node);
 		if (d->verbs == verbs && !d->gone) {
 			d->gone = true;
@@ -187,8 +186,7 @@ static void channel_destroy(void *arg)
 /* A device that was removed, and that no connection uses, closes here too. */
 static void devices_sweep(struct rdma_manager *m)
 {
-	list_foreach(n, &m->devices)
-	{
+	list_foreach (n, &m->devices) {
 		struct rdma_device *d = container_of(n, struct rdma_device, node);
 		if (d->gone && !d->users && !d->closing) {
 			rdma_device_close(d);
@@ -224,7 +222,8 @@ static void manager_main(void *arg)
  * The manager's life: on its reactor
  */
 
-/* With the last listener and the last connection the manager goes, and its devices: whoever was the last waits for that. */
+/* With the last listener and the last connection the manager goes, and its devices: whoever was the last waits for
+ * that. */
 static void manager_check(struct rdma_manager *m)
 {
 	if (m->listeners || m->connections || m->closing)
@@ -268,8 +267,7 @@ static int manager_get(struct rpc_server *server, struct rdma_manager **manager,
 {
 	struct rdma_manager *m = NULL;
 	pthread_mutex_lock(&registry.lock);
-	list_foreach(n, &registry.managers)
-	{
+	list_foreach (n, &registry.managers) {
 		struct rdma_manager *found = container_of(n, struct rdma_manager, node);
 		if (found->server == server)
 			m = found;
@@ -288,7 +286,8 @@ static int manager_get(struct rpc_server *server, struct rdma_manager **manager,
 		if (!m->channel) {
 			free(m);
 			return error_set(err, -ENODEV,
-				"there is no RDMA here: no device is set up (a network adapter's, or rdma_rxe over an Ethernet port), or the "
+				"there is no RDMA here: no device is set up (a network adapter's, or rdma_rxe over an "
+				"Ethernet port), or the "
 				"modules rdma_ucm and ib_uverbs are missing");
 		}
 		rdma_metrics_register();
@@ -322,7 +321,8 @@ static void verbs_listen(void *arg)
 	if (rdma_create_id(l->manager->channel, &w->id, l, RDMA_PS_TCP))
 		goto failed;
 	w->step = "keep IPv4 and IPv6 apart";
-	if (l->address.ss_family == AF_INET6 && rdma_set_option(w->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof only))
+	if (l->address.ss_family == AF_INET6 &&
+		rdma_set_option(w->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof only))
 		goto failed;
 	w->step = "bind";
 	if (rdma_bind_addr(w->id, (struct sockaddr *)&l->address))
@@ -438,26 +438,36 @@ void rdma_metrics_register(void)
 		{&rdma_metrics.accepted, "furrow_rdma_accepted_total", "Connections over RDMA that were accepted"},
 		{&rdma_metrics.refused, "furrow_rdma_refused_total", "Connection requests over RDMA that were refused"},
 		{&rdma_metrics.closed, "furrow_rdma_closed_total", "Connections over RDMA that ended"},
-		{&rdma_metrics.credit_violations, "furrow_rdma_credit_violations_total", "Connections closed since the peer exceeded its credits"},
+		{&rdma_metrics.credit_violations, "furrow_rdma_credit_violations_total",
+			"Connections closed since the peer exceeded its credits"},
 		{&rdma_metrics.header_errors, "furrow_rdma_header_errors_total", "Transport headers that were refused"},
 		{&rdma_metrics.reads, "furrow_rdma_reads_total", "RDMA Reads posted"},
 		{&rdma_metrics.read_bytes, "furrow_rdma_read_bytes_total", "Bytes fetched by RDMA Read"},
-		{&rdma_metrics.read_deadlines, "furrow_rdma_read_deadlines_total", "Connections closed since an RDMA Read took too long"},
+		{&rdma_metrics.read_deadlines, "furrow_rdma_read_deadlines_total",
+			"Connections closed since an RDMA Read took too long"},
 		{&rdma_metrics.writes, "furrow_rdma_writes_total", "RDMA Writes posted"},
 		{&rdma_metrics.write_bytes, "furrow_rdma_write_bytes_total", "Bytes delivered by RDMA Write"},
 		{&rdma_metrics.sends, "furrow_rdma_sends_total", "Replies sent"},
-		{&rdma_metrics.sends_queued, "furrow_rdma_sends_queued_total", "Replies that waited for room in the send queue"},
-		{&rdma_metrics.invalidations, "furrow_rdma_invalidations_total", "Sends that invalidated a handle of the peer"},
-		{&rdma_metrics.rnr_errors, "furrow_rdma_rnr_errors_total", "Work requests given up since the peer had no receive posted"},
-		{&rdma_metrics.completion_errors, "furrow_rdma_completion_errors_total", "Work requests that failed, without those flushed"},
+		{&rdma_metrics.sends_queued, "furrow_rdma_sends_queued_total",
+			"Replies that waited for room in the send queue"},
+		{&rdma_metrics.invalidations, "furrow_rdma_invalidations_total",
+			"Sends that invalidated a handle of the peer"},
+		{&rdma_metrics.rnr_errors, "furrow_rdma_rnr_errors_total",
+			"Work requests given up since the peer had no receive posted"},
+		{&rdma_metrics.completion_errors, "furrow_rdma_completion_errors_total",
+			"Work requests that failed, without those flushed"},
 		{&rdma_metrics.post_errors, "furrow_rdma_post_errors_total", "Work requests that could not be posted"},
 		{&rdma_metrics.stalls, "furrow_rdma_stalls_total", "Connections closed since the peer took no replies"},
 		{&rdma_metrics.probes, "furrow_rdma_probes_total", "Signs of life asked of idle peers"},
 	};
 	static struct gauge gauges[] = {
 		{.name = "furrow_rdma_connections", .help = "Connections over RDMA", .arg = &rdma_metrics.connections},
-		{.name = "furrow_rdma_credits", .help = "Credits granted to all connections", .arg = &rdma_metrics.credits},
-		{.name = "furrow_rdma_receives", .help = "Receives that were posted to back credits", .arg = &rdma_metrics.receives},
+		{.name = "furrow_rdma_credits",
+			.help = "Credits granted to all connections",
+			.arg = &rdma_metrics.credits},
+		{.name = "furrow_rdma_receives",
+			.help = "Receives that were posted to back credits",
+			.arg = &rdma_metrics.receives},
 	};
 	if (atomic_exchange(&done, true))
 		return;

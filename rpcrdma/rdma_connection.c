@@ -1,21 +1,21 @@
 /*
  * One connection over RDMA, from the request of its peer to its end.
  *
- * Opening. The manager made the struct and picked a reactor; a fiber there reserves a place in a lane, takes credits (as many
- * as there are receives for), makes the queue pair and accepts. Calls may come before the connection manager says
- * "established", so everything is ready before the peer is answered. A peer that serves no RDMA Reads is
- * refused: its WRITEs could never be fetched. The steps that enter the kernel for long run on a helper thread.
+ * Opening. The manager made the struct and picked a reactor; a fiber there reserves a place in a lane, takes credits
+ * (as many as there are receives for), makes the queue pair and accepts. Calls may come before the connection manager
+ * says "established", so everything is ready before the peer is answered. A peer that serves no RDMA Reads is refused:
+ * its WRITEs could never be fetched. The steps that enter the kernel for long run on a helper thread.
  *
  * Send queue. Its slots are counted: a reply or an RDMA Read is posted when as many as it needs are free, and
  * waits in line otherwise, replies first. They come back with completions.
  *
  * Signs of life. A peer that died without a word is found by its silence: after a minute an empty RDMA Write asks its
- * adapter. One that lives and takes no replies (it posts no receives, so that our Sends are retried for ever) is closed after half
- * a minute.
+ * adapter. One that lives and takes no replies (it posts no receives, so that our Sends are retried for ever) is closed
+ * after half a minute.
  *
  * Closing, always in this order: the queue pair goes to the error state, so that everything in flight is flushed;
- * the peer is told; all completions are waited for, since until then the adapter may write to our buffers; then the queue
- * pair and the cm id are destroyed, the calls that still run end (their replies go nowhere), and the memory goes.
+ * the peer is told; all completions are waited for, since until then the adapter may write to our buffers; then the
+ * queue pair and the cm id are destroyed, the calls that still run end (their replies go nowhere), and the memory goes.
  * A device that was pulled out completes nothing any more: after a while its queue pairs are destroyed
  * anyway, which stops all access, and what was pending is ended by hand.
  *
@@ -169,8 +169,9 @@ void rdma_connection_look(struct rdma_connection *conn, uint64_t now)
 	counter_add(&rdma_metrics.probes, 1);
 	conn->sq_free--;
 	conn->probe = (struct rdma_op){.slots = 1, .done = probe_done};
-	conn->lane->wr[0] = (struct ibv_send_wr){
-		.wr_id = (uintptr_t)&conn->probe | RDMA_WR_LAST, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+	conn->lane->wr[0] = (struct ibv_send_wr){.wr_id = (uintptr_t)&conn->probe | RDMA_WR_LAST,
+		.opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED};
 	rdma_post(conn, &conn->probe, 1, 1);
 }
 
@@ -284,8 +285,9 @@ void rdma_connection_open(void *arg)
 	atomic_fetch_sub(&conn->manager->opening, 1);
 	if (!refused && !conn->failed) {
 		counter_add(&rdma_metrics.accepted, 1);
-		log_info("rdma", "connected peer=%s device=%s credits=%u inline=%u read_depth=%u invalidate=%d", conn->text,
-			conn->device->name, conn->credits, conn->inline_send, conn->read_depth, conn->invalidate);
+		log_info("rdma", "connected peer=%s device=%s credits=%u inline=%u read_depth=%u invalidate=%d",
+			conn->text, conn->device->name, conn->credits, conn->inline_send, conn->read_depth,
+			conn->invalidate);
 		return;
 	}
 	if (refused) {

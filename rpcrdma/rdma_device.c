@@ -6,8 +6,8 @@
  * we reach into the memory that it offers.
  *
  * A lane is a completion queue with its channel and a shared receive queue, on one reactor. It takes as many
- * connections as its completion queue has room for, at the full depth of every queue pair, so that it can never overflow;
- * then the reactor gets another lane. Lanes are polled by the reactor, and armed before it sleeps.
+ * connections as its completion queue has room for, at the full depth of every queue pair, so that it can never
+ * overflow; then the reactor gets another lane. Lanes are polled by the reactor, and armed before it sleeps.
  *
  * Receives. Each posted receive is one arena buffer of 4 KiB. The credits of all connections of a lane together never
  * exceed the receives that it owns (posted, or held by a running call that one credit stands for). A connection brings
@@ -46,7 +46,8 @@ static _Atomic uint64_t receive_bytes; /* on all lanes */
 
 static int receive_post(struct rdma_receive *r)
 {
-	struct ibv_sge sge = {.addr = (uintptr_t)r->buf->data, .length = RDMA_INLINE_MAX, .lkey = r->lane->device->lkey};
+	struct ibv_sge sge = {
+		.addr = (uintptr_t)r->buf->data, .length = RDMA_INLINE_MAX, .lkey = r->lane->device->lkey};
 	struct ibv_recv_wr wr = {.wr_id = (uintptr_t)r | RDMA_WR_RECEIVE, .sg_list = &sge, .num_sge = 1}, *bad;
 	return -ibv_post_srq_recv(r->lane->srq, &wr, &bad);
 }
@@ -221,7 +222,8 @@ static void lane_verbs_open(void *arg)
 	if (!lane->channel || set_nonblocking(lane->channel->fd))
 		return;
 	int vectors = device->verbs->num_comp_vectors; /* interrupts, spread over the reactors */
-	lane->cq = ibv_create_cq(device->verbs, (int)lane->cq_entries, NULL, lane->channel, vectors > 0 ? (int)lane->reactor % vectors : 0);
+	lane->cq = ibv_create_cq(device->verbs, (int)lane->cq_entries, NULL, lane->channel,
+		vectors > 0 ? (int)lane->reactor % vectors : 0);
 	lane->srq = lane->cq ? ibv_create_srq(device->pd, &srq) : NULL;
 	lane->error = lane->srq ? 0 : -errno;
 }
@@ -241,14 +243,13 @@ static void lane_free(struct rdma_lane *lane)
 {
 	offload(lane_verbs_close, lane);
 	atomic_fetch_sub(&rdma_metrics.receives, lane->receives);
-	list_foreach(n, &lane->all_receives)
-	{
+	list_foreach (n, &lane->all_receives) {
 		struct rdma_receive *r = container_of(n, struct rdma_receive, node);
 		atomic_fetch_sub(&receive_bytes, RDMA_INLINE_MAX);
 		buf_put(r->buf);
 		free(r);
 	}
-	list_foreach(n, &lane->free_calls)
+	list_foreach (n, &lane->free_calls)
 		rdma_call_destroy(container_of(n, struct rdma_call, node));
 	htable_fini(&lane->connections);
 	free(lane->sge);
@@ -306,8 +307,7 @@ struct rdma_lane *rdma_lane_reserve(struct rdma_device *device, uint32_t cq_entr
 	struct rdma_reactor *here = &device->reactor[reactor_index(reactor_self())];
 	struct rdma_lane *lane = NULL;
 	fiber_lock(&here->lock);
-	list_foreach(n, &here->lanes)
-	{
+	list_foreach (n, &here->lanes) {
 		struct rdma_lane *l = container_of(n, struct rdma_lane, node);
 		if (l->cq_free >= cq_entries && l->granted < l->receives_max) {
 			lane = l;
@@ -418,7 +418,8 @@ static void device_verbs_close(void *arg)
 
 /*
  * Asynchronous events: only that a queue pair's last receive was flushed matters, since its receives can be lost
- * when it is destroyed before. Failures of a queue show in its completions, of the device in the connection manager's events.
+ * when it is destroyed before. Failures of a queue show in its completions, of the device in the connection manager's
+ * events.
  */
 static void device_async(struct io *io)
 {
@@ -434,7 +435,8 @@ static void device_async(struct io *io)
 		if (e.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
 			rdma_connection_drained(e.element.qp->qp_context);
 		else
-			log_info("rdma", "device event device=%s event=\"%s\"", device->name, ibv_event_type_str(e.event_type));
+			log_info("rdma", "device event device=%s event=\"%s\"", device->name,
+				ibv_event_type_str(e.event_type));
 		ibv_ack_async_event(&e);
 	}
 	watch_start(io, device->verbs->async_fd);
@@ -444,8 +446,7 @@ struct rdma_device *rdma_device_get(struct rdma_manager *manager, struct ibv_con
 {
 	struct rdma_device *device = NULL;
 	fiber_lock(&manager->device_lock);
-	list_foreach(n, &manager->devices)
-	{
+	list_foreach (n, &manager->devices) {
 		struct rdma_device *d = container_of(n, struct rdma_device, node);
 		if (d->verbs == verbs && !d->gone)
 			device = d;
@@ -471,8 +472,8 @@ struct rdma_device *rdma_device_get(struct rdma_manager *manager, struct ibv_con
 			device->watch.done = device_async;
 			device->watching = true;
 			watch_start(&device->watch, verbs->async_fd);
-			log_info("rdma", "device opened device=%s read_depth=%u sges=%u", device->name, device->read_depth,
-				device->sge_write);
+			log_info("rdma", "device opened device=%s read_depth=%u sges=%u", device->name,
+				device->read_depth, device->sge_write);
 		}
 	}
 	if (device)

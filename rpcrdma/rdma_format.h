@@ -67,11 +67,12 @@ enum rdma_verdict rdma_header_decode(struct rdma_header *h, const uint8_t *data,
 /* Bytes of the header that answers CALL with its Write list and, when with_reply, its Reply chunk. */
 uint32_t rdma_header_reply_bytes(const struct rdma_header *call, bool with_reply);
 /*
- * Writes that header; returns its bytes, 0 when ROOM is too small. WRITTEN tells how much of each Write chunk was filled, REPLY_WRITTEN
- * how much of the Reply chunk (used with RDMA_NOMSG only; with RDMA_MSG no Reply chunk is returned).
+ * Writes that header; returns its bytes, 0 when ROOM is too small. WRITTEN tells how much of each Write chunk was
+ * filled, REPLY_WRITTEN how much of the Reply chunk (used with RDMA_NOMSG only; with RDMA_MSG no Reply chunk is
+ * returned).
  */
-uint32_t rdma_header_encode_reply(
-	uint8_t *to, uint32_t room, const struct rdma_header *call, uint32_t credits, const uint32_t *written, bool with_reply, uint32_t reply_written);
+uint32_t rdma_header_encode_reply(uint8_t *to, uint32_t room, const struct rdma_header *call, uint32_t credits,
+	const uint32_t *written, bool with_reply, uint32_t reply_written);
 /* An RDMA_ERROR message; returns its bytes (at most 28). */
 uint32_t rdma_header_encode_error(uint8_t *to, uint32_t xid, uint32_t credits, enum rdma_errcode code);
 
@@ -87,7 +88,8 @@ struct rdma_private {
 	uint32_t send_bytes, receive_bytes; /* of the peer's buffers */
 	bool invalidate;
 };
-/* Looks for the magic anywhere (transports pad and prefix); without it the defaults of RFC 8166: 1024 bytes, no invalidation. */
+/* Looks for the magic anywhere (transports pad and prefix); without it the defaults of RFC 8166: 1024 bytes, no
+ * invalidation. */
 void rdma_private_decode(struct rdma_private *p, const uint8_t *data, size_t bytes);
 void rdma_private_encode(uint8_t to[RDMA_PRIVATE_BYTES], const struct rdma_private *p);
 

@@ -5,9 +5,9 @@
  * straight from the receive buffer, and everything later (RDMA Reads, RDMA Writes, the reply) trusts their
  * result and never looks at the wire form again.
  *
- * Error policy: the verdict says what the peer is told. A message too short to hold an xid cannot be answered and costs the
- * peer its connection; another version gets ERR_VERS; a list that runs over the end of the message, a chunk
- * that wraps, or more chunks than we handle gets ERR_CHUNK (RFC 8166 4.5). A count is always compared with the bytes that
+ * Error policy: the verdict says what the peer is told. A message too short to hold an xid cannot be answered and costs
+ * the peer its connection; another version gets ERR_VERS; a list that runs over the end of the message, a chunk that
+ * wraps, or more chunks than we handle gets ERR_CHUNK (RFC 8166 4.5). A count is always compared with the bytes that
  * are left before it is used, so the work is linear in the message's length but for the sorting of Read
  * chunks, of which there are few.
  */
@@ -208,8 +208,8 @@ static uint8_t *put_chunk(uint8_t *to, const struct rdma_header *call, const str
 	return to;
 }
 
-uint32_t rdma_header_encode_reply(
-	uint8_t *to, uint32_t room, const struct rdma_header *call, uint32_t credits, const uint32_t *written, bool with_reply, uint32_t reply_written)
+uint32_t rdma_header_encode_reply(uint8_t *to, uint32_t room, const struct rdma_header *call, uint32_t credits,
+	const uint32_t *written, bool with_reply, uint32_t reply_written)
 {
 	uint8_t *p = to;
 	if (rdma_header_reply_bytes(call, with_reply) > room)

@@ -24,8 +24,8 @@
 #define RDMA_READ_DEADLINE (10 * NSEC_PER_SEC)
 #define RDMA_DRAIN_WAIT (5 * NSEC_PER_SEC)
 #define RDMA_FLUSH_WAIT (30 * NSEC_PER_MSEC) /* for the flush of receives, which soft-RoCE does not report */
-#define RDMA_MIN_RNR_TIMER 12 /* the code of 0.64 ms; 0 would mean 655 ms (InfiniBand 9.7.5.2.8) */
-#define RDMA_SHORT_CHUNK 1024u /* a Read chunk up to this is read into the message */
+#define RDMA_MIN_RNR_TIMER 12		     /* the code of 0.64 ms; 0 would mean 655 ms (InfiniBand 9.7.5.2.8) */
+#define RDMA_SHORT_CHUNK 1024u		     /* a Read chunk up to this is read into the message */
 #define RDMA_PIECES_MAX (4 * RDMA_CHUNKS_MAX + 16)
 #define RDMA_BUFS_MAX 32u /* of one long call */
 
@@ -109,16 +109,18 @@ struct rdma_op {
 	void (*done)(struct rdma_op *op); /* at each completion, outside of fibers; may free OP at the last */
 };
 
-struct rdma_device *rdma_device_get(struct rdma_manager *manager, struct ibv_context *verbs); /* waits; NULL: cannot be used */
-void rdma_device_put(struct rdma_device *device);					       /* waits */
-void rdma_device_close(struct rdma_device *device);					       /* waits; nobody uses it */
+struct rdma_device *rdma_device_get(
+	struct rdma_manager *manager, struct ibv_context *verbs); /* waits; NULL: cannot be used */
+void rdma_device_put(struct rdma_device *device);		  /* waits */
+void rdma_device_close(struct rdma_device *device);		  /* waits; nobody uses it */
 /* A lane of this reactor with that much room in its completion queue; NULL when the device has no more. Waits. */
 struct rdma_lane *rdma_lane_reserve(struct rdma_device *device, uint32_t cq_entries);
 /* As many credits as there are receives for, at most WANTED. No wait. */
 uint32_t rdma_lane_grant(struct rdma_lane *lane, uint32_t wanted);
 void rdma_lane_release(struct rdma_lane *lane, uint32_t cq_entries, uint32_t credits);
-void rdma_lane_list(struct rdma_lane *lane, struct rdma_connection *conn, bool listed); /* its completions are for CONN */
-void rdma_lane_drain(struct rdma_lane *lane); /* takes every completion that is there. No wait */
+void rdma_lane_list(
+	struct rdma_lane *lane, struct rdma_connection *conn, bool listed); /* its completions are for CONN */
+void rdma_lane_drain(struct rdma_lane *lane);		 /* takes every completion that is there. No wait */
 void rdma_receive_release(struct rdma_receive *receive); /* posts it again. No wait */
 
 /* ------------------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ struct rdma_connection {
 	struct list ops;
 	struct rdma_op probe;
 	uint64_t progress; /* when something last came, or was completed, or posted while nothing was in flight */
-	uint32_t calls; /* struct rdma_call in use */
+	uint32_t calls;	   /* struct rdma_call in use */
 	struct fiber *closer;
 	char text[64]; /* the peer */
 };
@@ -204,14 +206,16 @@ void rdma_slots_give(struct rdma_connection *conn, uint32_t n); /* no wait */
 /* Waits until at least one RDMA Read may be posted; returns how many, at most WANTED, or -EIO. */
 int rdma_reads_take(struct rdma_connection *conn, uint32_t wanted);
 void rdma_reads_give(struct rdma_connection *conn, uint32_t n); /* no wait */
-/* Posts the first N of the lane's work requests, chained, for OP with COMPLETIONS to come. An error closes the connection. */
+/* Posts the first N of the lane's work requests, chained, for OP with COMPLETIONS to come. An error closes the
+ * connection. */
 void rdma_post(struct rdma_connection *conn, struct rdma_op *op, uint32_t n, uint32_t completions);
 void rdma_op_complete(struct rdma_op *op);
 
 /* Closes it when its work makes no progress; asks for a sign of life when it was idle for long. Loop; no wait. */
 void rdma_connection_look(struct rdma_connection *conn, uint64_t now);
 
-/* How often each connection is looked at, and after how long a stall is its end and silence wants a probe. Tests change them. */
+/* How often each connection is looked at, and after how long a stall is its end and silence wants a probe. Tests change
+ * them. */
 extern struct rdma_times {
 	uint64_t look, stall, idle;
 } rdma_times;
@@ -225,16 +229,16 @@ extern const struct rpc_transport rdma_rpc_transport;
 struct rdma_call {
 	struct list_node node; /* lane->free_calls, or conn->sends */
 	struct rpc_call rpc;
-	bool received;		      /* the RPC layer had it */
+	bool received; /* the RPC layer had it */
 	struct rdma_connection *conn;
 	struct rdma_receive *receive; /* until reply or drop */
 	struct rdma_chunk payload;    /* that rpc.reduced_pos stands for */
 	unsigned buf_count;
-	struct rpc_reply *reply;   /* while it waits to be sent; NULL: */
-	enum rdma_errcode errcode; /* this is sent */
-	struct rdma_op op;	   /* the reply */
-	struct buf *head;	   /* a header too long for the headroom, or an error */
-	struct rdma_header header; /* from here on not cleared for a new call */
+	struct rpc_reply *reply;	 /* while it waits to be sent; NULL: */
+	enum rdma_errcode errcode;	 /* this is sent */
+	struct rdma_op op;		 /* the reply */
+	struct buf *head;		 /* a header too long for the headroom, or an error */
+	struct rdma_header header;	 /* from here on not cleared for a new call */
 	struct buf *bufs[RDMA_BUFS_MAX]; /* what was read of a long call */
 	struct xdr_piece piece[RDMA_PIECES_MAX];
 	uint32_t written[RDMA_CHUNKS_MAX];

@@ -5,13 +5,13 @@
  *   payload    into the Write chunk of its turn, without padding; without one it stays in the message
  *   message    behind the header when it fits the peer's receives (RDMA_MSG), else into the Reply chunk (RDMA_NOMSG)
  *   Write chunks that were not used go back with lengths of zero
- * The room was told to the RPC layer before the procedure ran (rdma_reply_room()), so a reply that fits nowhere is rare:
- * it becomes ERR_CHUNK.
+ * The room was told to the RPC layer before the procedure ran (rdma_reply_room()), so a reply that fits nowhere is
+ * rare: it becomes ERR_CHUNK.
  *
  * All work requests of a reply are chained and only the Send is signalled: its completion says that the Writes
- * are done too. Until then the head and the payload's buffers belong to the adapter; then the call is freed. The call's receive
- * goes back to the shared queue before the Send is posted, so that the credit which the reply gives back
- * finds a receive.
+ * are done too. Until then the head and the payload's buffers belong to the adapter; then the call is freed. The call's
+ * receive goes back to the shared queue before the Send is posted, so that the credit which the reply gives back finds
+ * a receive.
  *
  * Nothing here waits. A reply that finds too few free slots in the send queue lines up in conn->sends and is
  * built again when slots come back. On a connection that failed replies are dropped.
@@ -55,7 +55,8 @@ static bool sge_add(struct builder *b, struct ibv_send_wr *wr, const void *data,
 	}
 	if ((uint32_t)wr->num_sge == b->conn->device->sge_write)
 		return false;
-	wr->sg_list[wr->num_sge++] = (struct ibv_sge){.addr = (uintptr_t)data, .length = bytes, .lkey = b->conn->device->lkey};
+	wr->sg_list[wr->num_sge++] =
+		(struct ibv_sge){.addr = (uintptr_t)data, .length = bytes, .lkey = b->conn->device->lkey};
 	return true;
 }
 
@@ -115,7 +116,7 @@ struct part {
 /* Walks the stream; state is where the walk stands. False at the end. */
 struct walk {
 	const struct rpc_reply *reply;
-	unsigned payload;     /* the next one */
+	unsigned payload;      /* the next one */
 	unsigned first_inline; /* payloads before this one go to Write chunks */
 	unsigned slice;
 	uint32_t head;
@@ -243,8 +244,10 @@ static enum built build_error(struct builder *b, struct rdma_call *call)
 	return BUILT;
 }
 
-/* Behind the transport header, in one work request: by reference while it has room, else everything is copied together. */
-static enum built build_inline(struct builder *b, struct rdma_call *call, struct walk walk, const uint8_t *header, uint32_t header_bytes)
+/* Behind the transport header, in one work request: by reference while it has room, else everything is copied together.
+ */
+static enum built build_inline(
+	struct builder *b, struct rdma_call *call, struct walk walk, const uint8_t *header, uint32_t header_bytes)
 {
 	const struct walk start = walk;
 	const uint8_t *zeros = call->conn->device->zeros->data;
@@ -318,7 +321,8 @@ static enum built build_reply(struct builder *b, struct rdma_call *call)
 	uint8_t *header = header_bytes <= RPC_HEADROOM ? r->head - header_bytes : head_buffer(call);
 	if (!header)
 		return NO_MEMORY;
-	rdma_header_encode_reply(header, RDMA_INLINE_MAX, h, credits_granted(call), call->written, chunked, (uint32_t)message);
+	rdma_header_encode_reply(
+		header, RDMA_INLINE_MAX, h, credits_granted(call), call->written, chunked, (uint32_t)message);
 	if (chunked) {
 		struct ibv_send_wr *wr = send_begin(b, call);
 		if (!wr)

@@ -1,6 +1,6 @@
 /*
- * A peer of the RDMA transport made of bare verbs: it sends what it is told to, legal or not. For tests only. All of its
- * memory is one region that the server may read and write, so that every chunk is an offset in it.
+ * A peer of the RDMA transport made of bare verbs: it sends what it is told to, legal or not. For tests only. All of
+ * its memory is one region that the server may read and write, so that every chunk is an offset in it.
  */
 #ifndef FURROW_TESTS_RDMA_PEER_H
 #define FURROW_TESTS_RDMA_PEER_H
@@ -69,8 +69,9 @@ static inline bool peer_event(struct peer *p, enum rdma_cm_event_type want)
 		return false;
 	bool got = e->event == want;
 	if (got && want == RDMA_CM_EVENT_ESTABLISHED && e->param.conn.private_data_len) {
-		p->private_bytes = e->param.conn.private_data_len < sizeof p->private_data ? e->param.conn.private_data_len
-											     : (unsigned)sizeof p->private_data;
+		p->private_bytes = e->param.conn.private_data_len < sizeof p->private_data
+					   ? e->param.conn.private_data_len
+					   : (unsigned)sizeof p->private_data;
 		memcpy(p->private_data, e->param.conn.private_data, p->private_bytes);
 	}
 	rdma_ack_cm_event(e);
@@ -116,8 +117,9 @@ static inline bool peer_open(struct peer *p, const char *address, uint16_t port,
 	inet_pton(AF_INET, address, &to.sin_addr);
 	p->channel = rdma_create_event_channel();
 	if (!p->channel || rdma_create_id(p->channel, &p->id, NULL, RDMA_PS_TCP) ||
-		rdma_resolve_addr(p->id, NULL, (struct sockaddr *)&to, 2000) || !peer_event(p, RDMA_CM_EVENT_ADDR_RESOLVED) ||
-		rdma_resolve_route(p->id, 2000) || !peer_event(p, RDMA_CM_EVENT_ROUTE_RESOLVED))
+		rdma_resolve_addr(p->id, NULL, (struct sockaddr *)&to, 2000) ||
+		!peer_event(p, RDMA_CM_EVENT_ADDR_RESOLVED) || rdma_resolve_route(p->id, 2000) ||
+		!peer_event(p, RDMA_CM_EVENT_ROUTE_RESOLVED))
 		goto failed;
 	p->pd = ibv_alloc_pd(p->id->verbs);
 	p->cq = ibv_create_cq(p->id->verbs, 4 * PEER_SLOTS, NULL, NULL, 0);
@@ -156,7 +158,11 @@ static inline bool peer_send(struct peer *p, const void *data, uint32_t bytes)
 	uint8_t *at = p->slots + slot * PEER_SLOT;
 	memcpy(at, data, bytes);
 	struct ibv_sge sge = {(uintptr_t)at, bytes, p->slot_mr->lkey};
-	struct ibv_send_wr wr = {.wr_id = slot, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED},
+	struct ibv_send_wr wr = {.wr_id = slot,
+				   .sg_list = &sge,
+				   .num_sge = 1,
+				   .opcode = IBV_WR_SEND,
+				   .send_flags = IBV_SEND_SIGNALED},
 			   *bad;
 	return ibv_post_send(p->id->qp, &wr, &bad) == 0;
 }

@@ -71,8 +71,9 @@ static void check_invariants(const struct rdma_header *h, uint32_t bytes)
 	assert_true(h->segment_count <= RDMA_SEGMENTS_MAX);
 	for (unsigned i = 0; i < h->read_count + h->write_count + (unsigned)h->has_reply; i++) {
 		const struct rdma_chunk *c = i < h->read_count ? &h->read[i]
-			: i < h->read_count + (unsigned)h->write_count ? &h->write[i - h->read_count]
-									: &h->reply;
+					     : i < h->read_count + (unsigned)h->write_count
+						     ? &h->write[i - h->read_count]
+						     : &h->reply;
 		uint64_t sum = 0;
 		assert_int_equal(c->first, used);
 		for (unsigned s = 0; s < c->count; s++) {
@@ -220,8 +221,8 @@ static void test_procedures_and_versions(void **state)
 		uint32_t version, proc;
 		enum rdma_verdict verdict;
 	} row[] = {{0, RDMA_MSG, RDMA_HEADER_VERSION}, {2, RDMA_MSG, RDMA_HEADER_VERSION}, {2, 99, RDMA_HEADER_VERSION},
-		{1, RDMA_MSGP, RDMA_HEADER_CHUNK}, {1, RDMA_DONE, RDMA_HEADER_SILENT}, {1, RDMA_ERROR, RDMA_HEADER_SILENT},
-		{1, 5, RDMA_HEADER_CHUNK}, {1, UINT32_MAX, RDMA_HEADER_CHUNK}};
+		{1, RDMA_MSGP, RDMA_HEADER_CHUNK}, {1, RDMA_DONE, RDMA_HEADER_SILENT},
+		{1, RDMA_ERROR, RDMA_HEADER_SILENT}, {1, 5, RDMA_HEADER_CHUNK}, {1, UINT32_MAX, RDMA_HEADER_CHUNK}};
 	struct message m;
 	struct rdma_header h;
 	(void)state;
@@ -260,7 +261,8 @@ static void test_bad_chunks(void **state)
 	put(&m, 0), put(&m, 0), put(&m, 0);
 	assert_int_equal(decode(&h, m.data, m.bytes), RDMA_HEADER_CHUNK);
 	put_fixed(&m, 1, RDMA_MSG);
-	put(&m, 0), put(&m, 1), put(&m, 2), put_segment(&m, 1, UINT32_MAX, 0), put_segment(&m, 1, 2, 0), put(&m, 0), put(&m, 0);
+	put(&m, 0), put(&m, 1), put(&m, 2), put_segment(&m, 1, UINT32_MAX, 0), put_segment(&m, 1, 2, 0), put(&m, 0),
+		put(&m, 0);
 	assert_int_equal(decode(&h, m.data, m.bytes), RDMA_HEADER_CHUNK);
 	/* counts larger than the message */
 	for (uint32_t count = 1; count; count <<= 1) {

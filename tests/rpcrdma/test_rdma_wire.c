@@ -2,8 +2,8 @@
  * The RDMA transport as a peer sees it: every way in which RFC 8166 lets a call and a reply travel, what is refused and
  * how, and connections that break at bad moments. A bare-verbs peer on this thread talks to a server in this process.
  *
- * Needs an RDMA device with an IPv4 address (FURROW_RDMA_ADDRESS, or 10.99.0.1 where a soft-RoCE device has it): without one
- * it says so and ends. tests/vm/rdma_wire.sh runs it in a guest.
+ * Needs an RDMA device with an IPv4 address (FURROW_RDMA_ADDRESS, or 10.99.0.1 where a soft-RoCE device has it):
+ * without one it says so and ends. tests/vm/rdma_wire.sh runs it in a guest.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,7 +92,8 @@ static int p_put(struct rpc_request *req)
 {
 	uint32_t before, after;
 	struct xdr_payload payload;
-	if (!xdr_get_u32(&req->in, &before) || !xdr_get_payload(&req->in, SLICES * EACH, &payload) || !xdr_get_u32(&req->in, &after))
+	if (!xdr_get_u32(&req->in, &before) || !xdr_get_payload(&req->in, SLICES * EACH, &payload) ||
+		!xdr_get_u32(&req->in, &after))
 		return RPC_GARBAGE_ARGS;
 	int rc = fetch_and_sum(req, &payload);
 	return rc ? rc : xdr_put_u32(&req->out, after) ? RPC_SUCCESS : RPC_SYSTEM_ERR;
@@ -287,7 +288,6 @@ static int teardown(void **state)
 	return 0;
 }
 
-
 /* ------------------------------------------------------------------------------------------------
  * Messages
  */
@@ -472,7 +472,8 @@ static uint64_t sum_of(uint32_t seed, uint32_t bytes)
 }
 
 /* Lays BYTES of a pattern over N segments with gaps between them; returns the segments. */
-static void spread(struct peer *p, struct chunk_segment *s, unsigned n, uint32_t at, uint32_t bytes, uint32_t seed, bool write)
+static void spread(
+	struct peer *p, struct chunk_segment *s, unsigned n, uint32_t at, uint32_t bytes, uint32_t seed, bool write)
 {
 	uint32_t done = 0;
 	for (unsigned i = 0; i < n; i++) {
@@ -713,7 +714,8 @@ static void check_memory(struct peer *p, const struct chunk_segment *s, unsigned
 	uint32_t at = 0;
 	for (unsigned i = 0; i < n; i++) {
 		for (uint32_t k = 0; k < s[i].length + 77; k++) {
-			uint8_t have = p->memory[s[i].offset + k], want = k < s[i].length && at + k < bytes ? pattern(seed, at + k) : 0xee;
+			uint8_t have = p->memory[s[i].offset + k],
+				want = k < s[i].length && at + k < bytes ? pattern(seed, at + k) : 0xee;
 			if (have != want)
 				fail_msg("segment %u byte %u is %#x and not %#x", i, k, have, want);
 		}
@@ -841,7 +843,8 @@ static void test_get_two_write_chunks(void **state)
 	struct answer a;
 	open_peer(&p);
 	memset(p.memory, 0xee, PEER_MEMORY);
-	struct chunk_segment first[2] = {{0, 20000}, {1u << 20, 20000}}, second = {2u << 20, 70000}, third = {3u << 20, 65000};
+	struct chunk_segment first[2] = {{0, 20000}, {1u << 20, 20000}}, second = {2u << 20, 70000},
+			     third = {3u << 20, 65000};
 	header_begin(&m, RDMA_MSG);
 	put(&m, 0);
 	put_write(&p, &m, first, 2);
@@ -1281,7 +1284,8 @@ static void test_hostile_bytes(void **state)
 			p.lost = true;
 		while (!p.lost && peer_take(&p, take, 3) > 0)
 			;
-		if (p.lost || round % 8 == 7) { /* dropped calls keep their credits: begin anew before they are used up */
+		if (p.lost ||
+			round % 8 == 7) { /* dropped calls keep their credits: begin anew before they are used up */
 			lost += p.lost;
 			peer_close(&p);
 			open_peer(&p);
