@@ -26,7 +26,7 @@
 
 #include "raid/drive_internal.h"
 
-#define KINDS (FAULT_VANISH + 1)
+#define KINDS (FAULT_SLOW + 1)
 
 struct fault_block {
 	struct htable_node node;
@@ -41,6 +41,7 @@ struct fault_state {
 		uint64_t nth, arg; /* nth 0: not armed */
 	} fault[KINDS];
 	bool vanished;
+	uint64_t slow; /* ns */
 	bool cache_on;
 	uint64_t cycle; /* power cycle of this drive */
 	struct htable cache;
@@ -171,6 +172,7 @@ int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t 
 	} else if (kind == FAULT_NONE) {
 		memset(s->fault, 0, sizeof(s->fault));
 		s->vanished = false;
+		s->slow = 0;
 	} else if ((unsigned)kind >= KINDS || nth == 0) {
 		r = -EINVAL;
 	} else {
@@ -253,6 +255,7 @@ void fault_reset(void)
 		cache_clear(s);
 		memset(s->fault, 0, sizeof(s->fault));
 		s->vanished = false;
+		s->slow = 0;
 		s->cache_on = false;
 		s->cycle++;
 	}
@@ -445,8 +448,10 @@ static void fault_submit(struct drive_cmd *cmd)
 	struct fault_handle *handle = cmd->drive->data;
 	pthread_mutex_lock(&mutex);
 	struct fault_state *s = handle->state;
-	if (fault_hits(s, FAULT_DELAY)) {
-		uint64_t delay = s->fault[FAULT_DELAY].arg;
+	if (fault_hits(s, FAULT_SLOW))
+		s->slow = s->fault[FAULT_SLOW].arg;
+	uint64_t delay = fault_hits(s, FAULT_DELAY) ? s->fault[FAULT_DELAY].arg : s->slow;
+	if (delay) {
 		pthread_mutex_unlock(&mutex);
 		timer_init(&cmd->timer, command_late);
 		timer_start(&cmd->timer, now_ns() + delay);

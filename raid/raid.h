@@ -328,7 +328,8 @@ enum fault_kind {
 	FAULT_LOST_WRITE,  /* the Nth write says it succeeded and did nothing */
 	FAULT_BIT_FLIP,	   /* the Nth read returns one bit wrong */
 	FAULT_DELAY,	   /* the Nth command completes after ARG ns */
-	FAULT_VANISH	   /* from the Nth command on everything fails with -ENODEV */
+	FAULT_VANISH,	   /* from the Nth command on everything fails with -ENODEV */
+	FAULT_SLOW	   /* from the Nth command on every one takes ARG ns longer */
 };
 int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t arg);
 /*

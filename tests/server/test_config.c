@@ -76,7 +76,7 @@ static void test_full(void **state)
 	const struct config_export *e = &config->exports[0];
 	assert_string_equal(e->path, "/data");
 	assert_string_equal(e->filesystem, "a0/data");
-	assert_int_equal(e->line, 12);
+	assert_int_equal(e->line, 13);
 	assert_int_equal(e->allow_count, 2);
 	assert_true(e->allow[0].write);
 	assert_int_equal(e->allow[0].squash, SQUASH_NONE);
