@@ -161,6 +161,17 @@ static void payload_charge(struct rpc_run *run, int64_t change)
 	}
 }
 
+/* What was attached to a reply goes back: it was sent, or another reply is sent instead. */
+static void payloads_drop(struct rpc_run *run)
+{
+	for (uint32_t i = 0; i < run->reply.payloads; i++) {
+		slices_put(run->reply.payload[i].v, run->reply.payload[i].n);
+		free(run->slices[i]);
+		run->slices[i] = NULL;
+	}
+	run->reply.payloads = 0;
+}
+
 void rpc_call_free(struct rpc_call *call)
 {
 	struct rpc_connection *conn = call->conn;
@@ -171,10 +182,7 @@ void rpc_call_free(struct rpc_call *call)
 	call->held = 0;
 	if (run) {
 		call->run = NULL;
-		for (uint32_t i = 0; i < run->reply.payloads; i++) {
-			slices_put(run->reply.payload[i].v, run->reply.payload[i].n);
-			free(run->slices[i]);
-		}
+		payloads_drop(run);
 		shard->used -= run->charged;
 		payload_charge(run, -(int64_t)run->reserved);
 		shard->running--;
@@ -232,6 +240,7 @@ static bool reply_room(struct rpc_run *run, uint32_t len)
 static bool reply_accepted(struct rpc_run *run, uint32_t stat)
 {
 	struct xdr_out *out = &run->req.out;
+	payloads_drop(run);
 	out->p = out->base;
 	out->payloads = 0;
 	if (!xdr_out_room(out, RPC_REPLY_HEADER))
@@ -278,6 +287,7 @@ static void reply_prog_mismatch(struct rpc_run *run, uint32_t low, uint32_t high
 static void reply_denied(struct rpc_run *run, uint32_t stat, uint32_t first, uint32_t second)
 {
 	struct xdr_out *out = &run->req.out;
+	payloads_drop(run);
 	out->p = out->base;
 	out->payloads = 0;
 	bool fits = xdr_put_u32(out, run->req.xid) && xdr_put_u32(out, REPLY) && xdr_put_u32(out, MSG_DENIED) &&

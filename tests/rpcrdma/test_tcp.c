@@ -29,7 +29,7 @@
  * The program
  */
 
-enum { P_NULL, P_ECHO, P_WRITE, P_READ, P_COUNT, P_SLEEP, P_NONE, P_BIG, P_DROP, P_READ2, P_CRED, P_PROCS };
+enum { P_NULL, P_ECHO, P_WRITE, P_READ, P_COUNT, P_SLEEP, P_NONE, P_BIG, P_DROP, P_READ2, P_CRED, P_SPOILED, P_PROCS };
 
 static _Atomic uint32_t counted, slept, reads, refused, replayed;
 
@@ -129,6 +129,12 @@ static int run_read2(struct rpc_request *req)
 												      : RPC_SYSTEM_ERR;
 }
 
+/* Gives up after the payload was attached: it must not go out with the error. */
+static int run_spoiled(struct rpc_request *req)
+{
+	return attach(req, 1, 5000) ? RPC_SYSTEM_ERR : RPC_SUCCESS;
+}
+
 static int run_count(struct rpc_request *req)
 {
 	uint32_t ms, value;
@@ -208,6 +214,7 @@ static const struct rpc_procedure procedures[P_PROCS] = {
 	[P_BIG] = {.name = "BIG", .run = run_big, .reply_more = more_big},
 	[P_DROP] = {.name = "DROP", .run = run_drop},
 	[P_READ2] = {.name = "READ2", .run = run_read2, .reply_max = 32},
+	[P_SPOILED] = {.name = "SPOILED", .run = run_spoiled, .reply_max = 16},
 	[P_CRED] = {.name = "CRED", .run = run_cred, .reply_max = 100},
 };
 static const struct rpc_program version2 = {.program = PROGRAM,
@@ -856,6 +863,7 @@ static void test_errors(void **state)
 	expect(raw_call(fd, 2, PROGRAM, 4, P_PROCS, 0, "", 0, 0, &len), &len, 4, 0, 0, 0, RPC_PROC_UNAVAIL);
 	expect(raw_call(fd, 2, PROGRAM, 4, P_NONE, 0, "", 0, 0, &len), &len, 4, 0, 0, 0, RPC_PROC_UNAVAIL);
 	expect(raw_call(fd, 2, PROGRAM, 4, P_ECHO, 0, "", 0, 0, &len), &len, 4, 0, 0, 0, RPC_GARBAGE_ARGS);
+	expect(raw_call(fd, 2, PROGRAM, 4, P_SPOILED, 0, "", 0, 0, &len), &len, 4, 0, 0, 0, RPC_SYSTEM_ERR);
 	/* MSG_DENIED, AUTH_ERROR, why */
 	expect(raw_call(fd, 2, PROGRAM, 4, 0, 99, "", 0, 0, &len), &len, 3, 1, 1, RPC_AUTH_BADCRED);
 	expect(raw_call(fd, 2, PROGRAM, 4, 0, 2, "", 0, 0, &len), &len, 3, 1, 1, RPC_AUTH_REJECTEDCRED);
