@@ -175,8 +175,8 @@ static int hold_pass(struct tx *tx, void *arg)
 	struct inode *inode;
 	int r = inode_get(tx, c->id, &inode);
 
-	if (r < 0)
-		return r;
+	if (r < 0 || c->id.snap || c->id.ino == FS_SNAPDIR_INO)
+		return r; /* what nothing changes stays anyway */
 	inode->holds++;
 	list_remove(&inode->lru);
 	return 0;
@@ -192,7 +192,7 @@ int fs_hold(struct fs *fs, struct fs_id id)
 static int release_run(struct fs *fs, void *arg)
 {
 	const struct fs_id *id = arg;
-	struct inode *inode = inode_cached(fs->files, id->ino);
+	struct inode *inode = id->snap ? NULL : inode_cached(fs->files, id->ino);
 
 	/* a held directory may have been removed */
 	if (!inode || inode->attr.gen != id->gen || inode->holds == 0)

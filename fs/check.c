@@ -7,6 +7,10 @@
  * many; in the end these are compared with link counts, parents, counters and live counts. With
  * DATA every block is read and verified (and repaired, as any read does).
  *
+ * Of a key with several versions (snapshot.c) the last one is held against the others of the live file
+ * system. Of older ones it is checked that they make sense alone, that blocks have one owner and are
+ * counted, and their data; and of extents, that they are cells of one partition.
+ *
  * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe.
  *
  * A file system in use changes while the walk goes on. So the faults of a walk are not reported at
@@ -59,6 +63,8 @@ struct check {
 	int error;
 	uint64_t done; /* inodes of this walk */
 	/* the inode that the walk is at */
+	uint64_t ino, cell, cell_end;
+	bool strange; /* it has values but is none: said */
 	struct check_inode *at;
 	struct inode_attr attr;
 	uint64_t names, entries, extent_end, data_blocks, symlink_bytes;
@@ -240,15 +246,9 @@ static void check_enter(struct check *c, const struct fs_key *key, size_t len)
 	struct check_inode *ci = check_inode(c, key->ino);
 
 	c->at = ci;
-	c->names = c->entries = c->extent_end = c->data_blocks = c->symlink_bytes = 0;
-	memset(&c->attr, 0, sizeof(c->attr));
 	if (!ci)
 		return;
-	if (key->type != KEY_INODE) {
-		problem_add(c, "inode %llu: has values but no inode", ULL(key->ino));
-		return;
-	}
-	if (inode_decode(c->value, len, &c->attr) < 0 || key->off != 0 || key->snap != 0) {
+	if (inode_decode(c->value, len, &c->attr) < 0 || key->off != 0) {
 		problem_add(c, "inode %llu: makes no sense", ULL(key->ino));
 		return;
 	}
@@ -258,6 +258,17 @@ static void check_enter(struct check *c, const struct fs_key *key, size_t len)
 	ci->type = c->attr.type;
 	ci->nlink = c->attr.nlink;
 	ci->parent = c->attr.type == FS_DIR ? c->attr.aux : 0;
+}
+
+/* The last version of KEY, which is -ENOENT when it is empty. */
+static int check_get(struct check *c, const struct fs_key *key)
+{
+	struct fs_key at = *key;
+	int r;
+
+	at.snap = UINT32_MAX;
+	r = tree_prev(c->fs, &at, c->value2, sizeof(c->value2));
+	return r >= 0 && (r == 0 || at.ino != key->ino || at.type != key->type || at.off != key->off) ? -ENOENT : r;
 }
 
 static void check_name(struct check *c, const struct fs_key *key, size_t len)
@@ -276,7 +287,7 @@ static void check_name(struct check *c, const struct fs_key *key, size_t len)
 	if (key->off >> 8 != name_hash(c->fs, name, name_len))
 		problem_add(c, "directory %llu: name of sequence %llu has the wrong hash", ULL(key->ino), ULL(ent.seq));
 	entry_key.off = ent.seq;
-	r = tree_get(c->fs, &entry_key, c->value2, sizeof(c->value2));
+	r = check_get(c, &entry_key);
 	if (r == -ENOENT) {
 		problem_add(c, "directory %llu: name of sequence %llu has no entry", ULL(key->ino), ULL(ent.seq));
 	} else if (r < 0) {
@@ -306,8 +317,9 @@ static void check_entry_name(struct check *c, uint64_t dir, const struct dirent 
 		}
 		if (r == -ENOENT || key.ino != dir || key.type != KEY_NAME || key.off > last)
 			break;
-		if (name_decode(c->value2, (size_t)r, &other, &other_name, &other_len) == 0 && other_len == len &&
-			memcmp(other_name, name, len) == 0) {
+		r = check_get(c, &key);
+		if (r >= 0 && name_decode(c->value2, (size_t)r, &other, &other_name, &other_len) == 0 &&
+			other_len == len && memcmp(other_name, name, len) == 0) {
 			if (other.seq != ent->seq)
 				problem_add(c, "directory %llu: entry of sequence %llu is named at sequence %llu",
 					ULL(dir), ULL(ent->seq), ULL(other.seq));
@@ -404,7 +416,7 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 	c->result->data_blocks += e->count;
 }
 
-static void check_extent(struct check *c, const struct fs_key *key, size_t len)
+static void check_extent(struct check *c, const struct fs_key *key, size_t len, bool live)
 {
 	struct extent e;
 	unsigned phase = read_enter(c->fs->files); /* in one go with tree_next() */
@@ -415,10 +427,18 @@ static void check_extent(struct check *c, const struct fs_key *key, size_t len)
 		problem_add(c, "inode %llu: extent at block %llu makes no sense", ULL(key->ino), ULL(key->off));
 		return;
 	}
-	if (e.first < c->extent_end)
+	if (e.first == c->cell && c->cell_end ? e.first + e.count != c->cell_end : e.first < c->cell_end)
 		problem_add(c, "inode %llu: extent at block %llu overlaps the one before", ULL(key->ino), ULL(e.first));
-	c->extent_end = e.first + e.count;
-	c->data_blocks += e.count;
+	c->cell = e.first;
+	c->cell_end = e.first + e.count;
+	if (live && !e.hole) {
+		c->extent_end = c->cell_end;
+		c->data_blocks += e.count;
+	}
+	if (e.hole) {
+		read_leave(c->fs->files, phase);
+		return;
+	}
 	check_take_blocks(c, e.block, e.count, "data", key->ino);
 	if (!c->data || !check_goes_on(c)) {
 		read_leave(c->fs->files, phase);
@@ -427,6 +447,19 @@ static void check_extent(struct check *c, const struct fs_key *key, size_t len)
 	for (uint32_t i = 0; i < e.count; i++)
 		c->sums[i] = extent_sum(&e, i);
 	check_extent_data(c, key->ino, &e, phase);
+}
+
+static void check_snapshot(struct check *c, const struct fs_key *key, size_t len)
+{
+	uint64_t created;
+	const char *name;
+	uint8_t state;
+	size_t n;
+
+	if (key->off == 0
+			? len != sizeof(struct stamp_disk)
+			: snapshot_decode(c->value, len, &state, &created, &name, &n) < 0 || key->off > fs_stamp(c->fs))
+		problem_add(c, "snapshot %llu makes no sense", ULL(key->off));
 }
 
 static void check_global(struct check *c, const struct fs_key *key, size_t len)
@@ -446,6 +479,9 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 		if (ci)
 			ci->orphan = true;
 		break;
+	case KEY_SNAPSHOT:
+		check_snapshot(c, key, len);
+		break;
 	case KEY_REPLY:
 		if (len != sizeof(struct reply_disk) || key->off >= FS_REPLIES)
 			problem_add(c, "reply record %llu makes no sense", ULL(key->off));
@@ -459,11 +495,93 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 	}
 }
 
+static void check_begin(struct check *c, uint64_t ino)
+{
+	c->ino = ino;
+	c->at = NULL;
+	c->strange = false;
+	c->names = c->entries = c->extent_end = c->data_blocks = c->symlink_bytes = c->cell = c->cell_end = 0;
+	memset(&c->attr, 0, sizeof(c->attr));
+}
+
+/* A version that only snapshots see, or an empty one. */
+static void check_older(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct inode_attr attr;
+	struct dirent ent;
+	const char *name;
+	size_t n, size;
+
+	if (len == 0 ? key->type == KEY_EXTENT || key->snap == 0
+		     : (key->type == KEY_INODE && inode_decode(c->value, len, &attr) < 0) ||
+				(key->type == KEY_NAME && name_decode(c->value, len, &ent, &name, &n) < 0) ||
+				(key->type == KEY_ENTRY && entry_decode(c->value, len, &ent, &name, &n) < 0) ||
+				(key->type == KEY_XATTR && key->off % 256 == 0 &&
+					xattr_decode(c->value, len, &size, &name, &n) < 0))
+		problem_add(c, "inode %llu: version %u of type %u at %llx makes no sense", ULL(key->ino), key->snap,
+			key->type, ULL(key->off));
+}
+
+static void check_value(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct fs_key last = *key;
+	int r = 0;
+
+	if (key->snap > fs_stamp(c->fs))
+		problem_add(c, "inode %llu: a record has stamp %u, the last one is %u", ULL(key->ino), key->snap,
+			fs_stamp(c->fs));
+	if (fs_stamp(c->fs) > 0) {
+		last.snap = UINT32_MAX;
+		r = tree_prev(c->fs, &last, c->value2, sizeof(c->value2));
+	}
+	if (r < 0) {
+		c->error = r == -ENOENT ? 0 : r;
+		return;
+	}
+	if (key->type == KEY_EXTENT) {
+		bool live = last.snap == key->snap && last.off == key->off && last.ino == key->ino;
+
+		if (live && len > sizeof(struct extent_disk) && !c->at && !c->strange) {
+			problem_add(c, "inode %llu: has values but no inode", ULL(key->ino));
+			c->strange = true;
+		}
+		check_extent(c, key, len, live);
+		return;
+	}
+	if (len == 0 || (last.snap != key->snap && last.off == key->off && last.type == key->type)) {
+		check_older(c, key, len);
+		return;
+	}
+	if (key->type != KEY_INODE && !c->at && !c->strange) {
+		problem_add(c, "inode %llu: has values but no inode", ULL(key->ino));
+		c->strange = true;
+	}
+	switch (key->type) {
+	case KEY_INODE:
+		check_enter(c, key, len);
+		break;
+	case KEY_SYMLINK:
+		c->symlink_bytes += len;
+		break;
+	case KEY_NAME:
+		check_name(c, key, len);
+		break;
+	case KEY_ENTRY:
+		check_entry(c, key, len);
+		break;
+	case KEY_XATTR:
+		check_xattr(c, key, len);
+		break;
+	default:
+		problem_add(c, "inode %llu: a record of unknown type %u", ULL(key->ino), key->type);
+	}
+}
+
 static int check_walk(struct check *c)
 {
 	struct fs_key key = {0};
 
-	c->at = NULL;
+	check_begin(c, 0);
 	c->done = 0;
 	for (;;) {
 		int r = tree_next(c->fs, &key, c->value, sizeof(c->value));
@@ -477,34 +595,14 @@ static int check_walk(struct check *c)
 		}
 		if (key.ino == 0) {
 			check_global(c, &key, (size_t)r);
-		} else if (!c->at || c->at->ino != key.ino) {
-			check_leave(c);
-			check_enter(c, &key, (size_t)r);
-			c->done++;
-			check_goes_on(c);
-		}
-		if (key.ino != 0) {
-			switch (key.type) {
-			case KEY_INODE:
-				break;
-			case KEY_SYMLINK:
-				c->symlink_bytes += (uint64_t)r;
-				break;
-			case KEY_NAME:
-				check_name(c, &key, (size_t)r);
-				break;
-			case KEY_ENTRY:
-				check_entry(c, &key, (size_t)r);
-				break;
-			case KEY_XATTR:
-				check_xattr(c, &key, (size_t)r);
-				break;
-			case KEY_EXTENT:
-				check_extent(c, &key, (size_t)r);
-				break;
-			default:
-				problem_add(c, "inode %llu: a record of unknown type %u", ULL(key.ino), key.type);
+		} else {
+			if (c->ino != key.ino) {
+				check_leave(c);
+				check_begin(c, key.ino);
+				c->done++;
+				check_goes_on(c);
 			}
+			check_value(c, &key, (size_t)r);
 		}
 		if (c->error)
 			return c->error;

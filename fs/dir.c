@@ -320,6 +320,18 @@ static int lookup_pass(struct tx *tx, void *arg)
 		return r;
 	if (name_is_dots(c->name, c->name_len)) {
 		ent.ino = c->name_len == 1 ? dir->ino : dir->attr.aux;
+		if (c->name_len == 2 && c->dir.snap && dir->ino == FS_ROOT_INO) {
+			/* out of a snapshot */
+			tx->snap = 0;
+			ent.ino = FS_SNAPDIR_INO;
+		}
+	} else if (dir->ino == FS_SNAPDIR_INO) {
+		tx->snap = snapshot_named(tx_fs(tx)->files, c->name, c->name_len);
+		if (!tx->snap)
+			return -ENOENT;
+		ent.ino = FS_ROOT_INO;
+	} else if (dir->ino == FS_ROOT_INO && !c->dir.snap && name_is_snapdir(c->name, c->name_len)) {
+		ent.ino = FS_SNAPDIR_INO;
 	} else {
 		r = name_check(c->name, c->name_len);
 		if (r == 0)
@@ -531,7 +543,7 @@ static int make(struct fs *fs, struct make_call *c)
 
 	if (r < 0)
 		return r;
-	if (name_is_dots(c->name, c->name_len))
+	if (name_is_dots(c->name, c->name_len) || name_is_reserved(c->dir, c->name, c->name_len))
 		return -EEXIST;
 	return files_transact(fs, make_pass, c);
 }
@@ -684,7 +696,7 @@ int fs_link(struct fs *fs, const struct fs_op *op, struct fs_id id, struct fs_id
 
 	if (r < 0)
 		return r;
-	if (name_is_dots(name, name_len))
+	if (name_is_dots(name, name_len) || name_is_reserved(dir, name, name_len))
 		return -EEXIST;
 	return files_transact(fs, link_pass, &c);
 }

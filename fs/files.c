@@ -201,12 +201,16 @@ int files_mount(struct fs *fs, struct error *err)
 	if (r == 0)
 		r = flush_mount(fs);
 	if (r == 0)
+		r = snapshots_mount(fs);
+	if (r == 0)
 		r = counters_mount(fs);
 	if (r == 0)
 		r = replies_mount(fs);
 	if (r == 0)
 		r = orphans_mount(fs);
 	if (r < 0) {
+		files->stopping = true;
+		snapshots_unmount(fs);
 		orphans_unmount(fs);
 		flush_unmount(fs);
 		files_free(fs);
@@ -221,6 +225,7 @@ int files_unmount(struct fs *fs)
 	int r = fs->failed ? fs->failed : files_flush_all(fs);
 
 	fs->files->stopping = true;
+	snapshots_unmount(fs);
 	orphans_unmount(fs);
 	flush_unmount(fs);
 	files_drop_dirty(fs);

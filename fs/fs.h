@@ -24,7 +24,6 @@
 #define FS_LINK_MAX 0x7fffffffu
 #define FS_SIZE_MAX ((1ull << 60) - 1)
 #define FS_ROOT_INO 2
-#define FS_SNAPSHOTS_MAX 100u
 
 struct fs;
 
@@ -81,6 +80,24 @@ typedef void fs_check_report_fn(void *arg, const char *problem); /* one call per
 typedef bool fs_check_progress_fn(void *arg, uint64_t done, uint64_t total);
 int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_progress_fn *progress, void *arg,
 	struct fs_check_result *result);
+
+/*
+ * Snapshots: the file system as it was, read-only, found as `.snapshot/NAME` in the root directory. Made at once;
+ * everything that was written before the call is in it. The space of a deleted one comes back in the background.
+ * Names are those of files, but do not begin with a dot. -EEXIST, -ENOENT; -EMLINK: there are FS_SNAPSHOTS_MAX.
+ */
+#define FS_SNAPSHOTS_MAX 100u
+struct fs_snapshot {
+	uint32_t id; /* fs_id.snap */
+	const char *name;
+	uint64_t created_ns, fsid;
+	bool deleting; /* gone, but for its space */
+};
+int fs_snapshot_create(struct fs *fs, const char *name);
+int fs_snapshot_delete(struct fs *fs, const char *name);
+int fs_snapshot_list(struct fs *fs, void (*fn)(void *arg, const struct fs_snapshot *snapshot), void *arg);
+int fs_snapshots_wait(struct fs *fs); /* until the space of deleted ones is back */
+uint64_t fs_snapshot_fsid(uint64_t fsid, uint32_t snap); /* what attributes of fs_id.snap SNAP show; 0: FSID itself */
 
 /* ------------------------------------------------------------------------------------------------
  * Names for files, who asks, and what is known about a file

@@ -212,6 +212,7 @@ struct tx {
 	} hook[8];
 	unsigned hooks;
 	bool missed, view, hold, replay;
+	uint32_t snap; /* what the pass looks at: 0 the live file system, else a snapshot */
 	unsigned reruns;
 	struct pkey miss;
 	uint64_t checkpoint; /* tag of the record */

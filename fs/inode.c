@@ -83,7 +83,8 @@ int inode_decode(const void *val, size_t len, struct inode_attr *attr)
 		.btime = (int64_t)le64_get(d.btime),
 	};
 	if (attr->gen == 0 || attr->type < FS_REG || attr->type > FS_SOCK || attr->mode > 07777 ||
-		attr->nlink > FS_LINK_MAX || (attr->flags & ~(INODE_FLAG_VERIFIER | INODE_FLAG_XATTR)) || attr->size > FS_SIZE_MAX)
+		attr->nlink > FS_LINK_MAX || (attr->flags & ~(INODE_FLAG_VERIFIER | INODE_FLAG_XATTR)) ||
+		attr->size > FS_SIZE_MAX)
 		return -EIO;
 	if (attr->type == FS_DIR &&
 		(attr->aux == 0 || attr->next_seq < NAME_SEQ_FIRST || attr->next_seq > NAME_SEQ_MAX))
@@ -128,7 +129,7 @@ void attr_fill(const struct inode_attr *from, uint64_t ino, struct fs_attr *to)
 		used = size;
 	}
 	*to = (struct fs_attr){
-		.id = {.ino = ino, .gen = from->gen},
+		.id = {.ino = ino, .gen = from->gen, .snap = from->snap},
 		.type = (enum fs_type)from->type,
 		.mode = from->mode,
 		.nlink = from->nlink,
@@ -172,17 +173,22 @@ void wcc_after(struct fs_wcc *wcc, const struct inode_attr *attr, uint64_t ino)
  * The table
  */
 
-struct inode *inode_cached(struct fs_files *files, uint64_t ino)
+static struct inode *inode_cached_in(struct fs_files *files, uint64_t ino, uint32_t snap)
 {
 	uint64_t hash = hash_u64(ino);
 
 	htable_foreach_hash (node, &files->inodes, hash) {
 		struct inode *inode = container_of(node, struct inode, node);
 
-		if (inode->ino == ino)
+		if (inode->ino == ino && inode->attr.snap == snap)
 			return inode;
 	}
 	return NULL;
+}
+
+struct inode *inode_cached(struct fs_files *files, uint64_t ino)
+{
+	return inode_cached_in(files, ino, 0);
 }
 
 static bool inode_idle(const struct inode *inode)
@@ -252,7 +258,7 @@ int inode_load(struct tx *tx, uint64_t ino, struct inode **inode)
 {
 	struct fs_files *files = tx_fs(tx)->files;
 	struct fs_key key = {.ino = ino, .type = KEY_INODE};
-	struct inode *found = inode_cached(files, ino);
+	struct inode *found = inode_cached_in(files, ino, tx->snap);
 	struct inode_attr attr;
 	const void *val;
 	size_t len;
@@ -268,10 +274,18 @@ int inode_load(struct tx *tx, uint64_t ino, struct inode **inode)
 	}
 	if (ino == 0)
 		return -ENOENT;
+	if (ino == FS_SNAPDIR_INO) {
+		if (tx->snap)
+			return -ENOENT;
+		snapshot_dir_attr(tx_fs(tx), &attr);
+		*inode = inode_insert(files, ino, &attr);
+		return *inode ? 0 : -ENOMEM;
+	}
 	r = tx_get(tx, &key, &val, &len);
 	if (r < 0)
 		return r;
 	r = inode_decode(val, len, &attr);
+	attr.snap = tx->snap;
 	if (r < 0) {
 		log_error("fs", "inode record makes no sense ino=%llu", (unsigned long long)ino);
 		return r;
@@ -284,8 +298,11 @@ int inode_get(struct tx *tx, struct fs_id id, struct inode **inode)
 {
 	int r;
 
-	if (id.snap != 0)
+	if (id.snap != 0 && !snapshot_exists(tx_fs(tx)->files, id.snap))
 		return -ESTALE;
+	if ((id.snap != 0 || id.ino == FS_SNAPDIR_INO) && !tx->view)
+		return -EROFS;
+	tx->snap = id.snap;
 	r = inode_load(tx, id.ino, inode);
 	if (r == -ENOENT)
 		return -ESTALE;

@@ -95,6 +95,23 @@ struct reply_disk {
 };
 _Static_assert(sizeof(struct reply_disk) == 56, "reply_disk");
 
+/* KEY_SNAPSHOT, off 0: the stamp of what changes now; as many snapshots were ever made */
+struct stamp_disk {
+	le32 stamp;
+};
+_Static_assert(sizeof(struct stamp_disk) == 4, "stamp_disk");
+/* KEY_SNAPSHOT, off: its number */
+#define SNAPSHOT_KEPT 0u
+#define SNAPSHOT_GOING 1u /* deleted: only its space is still to be returned */
+struct snapshot_disk {
+	le64 created_ns;
+	uint8_t state;
+	uint8_t reserved[5];
+	le16 name_len;
+	/* name_len bytes of name */
+};
+_Static_assert(sizeof(struct snapshot_disk) == 16, "snapshot_disk");
+
 /* KEY_COUNTERS, off 0 */
 struct counters_disk {
 	le64 next_ino;

@@ -24,6 +24,7 @@
  */
 struct inode_attr {
 	uint32_t gen, nlink, uid, gid, rdev_major, rdev_minor, flags;
+	uint32_t snap; /* 0: live; else it is the one of that snapshot, which nothing changes */
 	uint16_t mode;
 	uint8_t type;
 	uint64_t size, disk_size, blocks, change, aux, next_seq;
@@ -52,7 +53,7 @@ void inode_encode(const struct inode_attr *attr, struct inode_disk *disk);
 int inode_load(struct tx *tx, uint64_t ino, struct inode **inode);
 /* As a file handle names it: -ESTALE when it is not there or not reachable any more. */
 int inode_get(struct tx *tx, struct fs_id id, struct inode **inode);
-struct inode *inode_cached(struct fs_files *files, uint64_t ino); /* NULL when it is not in memory. No wait */
+struct inode *inode_cached(struct fs_files *files, uint64_t ino); /* the live one; NULL when not in memory. No wait */
 void inode_ref(struct inode *inode);
 void inode_unref(struct fs_files *files, struct inode *inode);
 /* Puts it where it belongs (LRU or not, dirty list or not) after something that holds it changed. */
@@ -269,6 +270,26 @@ void flush_timer_arm(struct fs *fs);
  */
 int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, struct row_run *run);
 
+/* snapshot.c. No wait but for mount and unmount */
+#define FS_SNAPDIR_INO 1u /* `.snapshot`, which no key of the tree has */
+#define FS_SNAPDIR_NAME ".snapshot"
+bool snapshot_exists(struct fs_files *files, uint32_t id);
+uint32_t snapshot_named(struct fs_files *files, const char *name, size_t len); /* 0: none */
+uint32_t snapshot_after(struct fs_files *files, uint32_t id, const char **name, size_t *len); /* the next one; 0: none */
+void snapshot_dir_attr(struct fs *fs, struct inode_attr *attr);
+int snapshot_decode(const void *val, size_t len, uint8_t *state, uint64_t *created_ns, const char **name, size_t *n);
+int snapshots_mount(struct fs *fs);
+void snapshots_unmount(struct fs *fs);
+static inline bool name_is_snapdir(const char *name, size_t len)
+{
+	return len == sizeof(FS_SNAPDIR_NAME) - 1 && memcmp(name, FS_SNAPDIR_NAME, len) == 0;
+}
+/* A name that no file can have. */
+static inline bool name_is_reserved(struct fs_id dir, const char *name, size_t len)
+{
+	return dir.ino == FS_ROOT_INO && dir.snap == 0 && name_is_snapdir(name, len);
+}
+
 /* xattr.c */
 int xattrs_delete(struct tx *tx, uint64_t ino); /* all of an inode that goes */
 int xattr_decode(const void *val, size_t len, size_t *size, const char **name, size_t *name_len);
@@ -300,6 +321,8 @@ struct fs_files {
 	uint64_t next_ino, inode_count; /* KEY_COUNTERS */
 	uint64_t reply_seq;
 	uint32_t stamp; /* of what changes now */
+	uint32_t snapshot_changes;
+	struct snapshot_table *snapshots;
 
 	struct htable records;
 	struct block_record *record_pool;

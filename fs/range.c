@@ -281,7 +281,7 @@ int fs_punch(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t of
 	struct fs_attr attr;
 	int r;
 
-	if (fs->read_only)
+	if (fs->read_only || id.snap)
 		return -EROFS;
 	if (off > FS_SIZE_MAX)
 		return -EINVAL;
@@ -362,7 +362,7 @@ int fs_allocate(
 	struct fs_setattr set = {.set = FS_SET_SIZE};
 	int r;
 
-	if (fs->read_only)
+	if (fs->read_only || id.snap)
 		return -EROFS;
 	if (off > FS_SIZE_MAX || count > FS_SIZE_MAX - off)
 		return -EFBIG;

@@ -144,7 +144,7 @@ static void read_touch(struct fs *fs, struct inode *inode)
 {
 	int64_t now = time_now();
 
-	if (fs->read_only || fs->failed)
+	if (fs->read_only || fs->failed || inode->attr.snap)
 		return;
 	if (inode->attr.atime > inode->attr.mtime && inode->attr.atime > inode->attr.ctime &&
 		now - inode->attr.atime < ATIME_MAX_AGE)

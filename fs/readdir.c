@@ -19,7 +19,7 @@ struct readdir_call {
 	unsigned n;
 	struct {
 		struct dirent ent;
-		uint32_t name;
+		uint32_t name, snap;
 		uint16_t len;
 	} of[READDIR_BATCH];
 	struct fs_attr attr[READDIR_BATCH];
@@ -45,6 +45,7 @@ static int readdir_add(struct tx *tx, struct readdir_call *c, const struct diren
 	}
 	c->of[c->n].ent = *ent;
 	c->of[c->n].name = c->used;
+	c->of[c->n].snap = tx->snap;
 	c->of[c->n].len = (uint16_t)len;
 	memcpy(c->names + c->used, name, len);
 	c->used += (uint32_t)len;
@@ -80,6 +81,34 @@ static int readdir_dots(struct tx *tx, struct readdir_call *c, const struct inod
 	return 0;
 }
 
+/* `.snapshot`: each entry is the root directory as that snapshot sees it. */
+static int readdir_snapshots(struct tx *tx, struct readdir_call *c)
+{
+	uint64_t seq = c->cookie < NAME_SEQ_FIRST ? NAME_SEQ_FIRST - 1 : c->cookie;
+
+	while (c->n < READDIR_BATCH && c->used < READDIR_NAMES && seq < UINT32_MAX) {
+		struct dirent ent = {.ino = FS_ROOT_INO, .type = FS_DIR};
+		struct inode *root;
+		const char *name;
+		size_t len;
+		int r;
+
+		tx->snap = snapshot_after(tx_fs(tx)->files, (uint32_t)(seq - (NAME_SEQ_FIRST - 1)), &name, &len);
+		if (!tx->snap)
+			break;
+		r = inode_load(tx, FS_ROOT_INO, &root);
+		if (r < 0)
+			return r == -ENOENT ? -EIO : r;
+		ent.seq = seq = (uint64_t)tx->snap + NAME_SEQ_FIRST - 1;
+		ent.gen = root->attr.gen;
+		r = readdir_add(tx, c, &ent, name, len);
+		if (r < 0)
+			return r;
+	}
+	c->end = tx->snap == 0;
+	return 0;
+}
+
 static int readdir_pass(struct tx *tx, void *arg)
 {
 	struct readdir_call *c = arg;
@@ -102,6 +131,8 @@ static int readdir_pass(struct tx *tx, void *arg)
 		r = readdir_dots(tx, c, dir);
 	if (r < 0)
 		return r;
+	if (dir->ino == FS_SNAPDIR_INO)
+		return readdir_snapshots(tx, c);
 	ino = key.ino = dir->ino;
 	key.off = c->cookie < NAME_SEQ_FIRST ? NAME_SEQ_FIRST : c->cookie + 1;
 	if (c->cookie >= NAME_SEQ_MAX) {
@@ -159,7 +190,7 @@ int fs_readdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, uint64_t
 		for (unsigned i = 0; i < c->n && room; i++) {
 			struct fs_dirent entry = {.name = c->names + c->of[i].name,
 				.name_len = c->of[i].len,
-				.id = {.ino = c->of[i].ent.ino, .gen = c->of[i].ent.gen},
+				.id = {.ino = c->of[i].ent.ino, .gen = c->of[i].ent.gen, .snap = c->of[i].snap},
 				.cookie = c->of[i].ent.seq,
 				.type = (enum fs_type)c->of[i].ent.type,
 				.attr = with_attr ? &c->attr[i] : NULL};

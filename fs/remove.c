@@ -172,6 +172,8 @@ int fs_unlink(struct fs *fs, const struct fs_op *op, struct fs_id dir, const cha
 		return r;
 	if (name_is_dots(name, name_len))
 		return -EISDIR;
+	if (name_is_reserved(dir, name, name_len))
+		return -EROFS;
 	return files_transact(fs, remove_pass, &c);
 }
 
@@ -186,6 +188,8 @@ int fs_rmdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, const char
 		return r;
 	if (name_is_dots(name, name_len))
 		return name_len == 1 ? -EINVAL : -ENOTEMPTY;
+	if (name_is_reserved(dir, name, name_len))
+		return -EROFS;
 	return files_transact(fs, remove_pass, &c);
 }
 

@@ -192,5 +192,7 @@ int fs_rename(struct fs *fs, const struct fs_op *op, struct fs_id from_dir, cons
 		return r;
 	if (name_is_dots(from, from_len) || name_is_dots(to, to_len))
 		return -EINVAL;
+	if (name_is_reserved(from_dir, from, from_len) || name_is_reserved(to_dir, to, to_len))
+		return -EROFS;
 	return files_transact(fs, rename_pass, &c);
 }

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "fs/fs_internal.h"
+#include "fs/inode_format.h"
 
 #define RECORD_ROOM 4096u
 #define OPS_ROOM 64u
@@ -84,6 +85,7 @@ void tx_reset(struct tx *tx)
 	tx->ops = 0;
 	tx->hooks = 0;
 	tx->missed = false;
+	tx->snap = 0;
 }
 
 struct fs *tx_fs(struct tx *tx)
@@ -102,7 +104,7 @@ static int tx_miss(struct tx *tx, const struct pkey *key)
 	return -EAGAIN;
 }
 
-int tx_get(struct tx *tx, const struct fs_key *key, const void **val, size_t *len)
+static int tx_get_any(struct tx *tx, const struct fs_key *key, const void **val, size_t *len)
 {
 	struct pkey p = pkey_pack(key);
 	struct tree_path path;
@@ -132,16 +134,6 @@ static int tx_step(struct tx *tx, struct fs_key *key, bool forward, const void *
 	return rc;
 }
 
-int tx_next(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
-{
-	return tx_step(tx, key, true, val, len);
-}
-
-int tx_prev(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
-{
-	return tx_step(tx, key, false, val, len);
-}
-
 int tx_next_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
 {
 	return tx_step(tx, key, true, val, len);
@@ -150,6 +142,103 @@ int tx_next_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len
 int tx_prev_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
 {
 	return tx_step(tx, key, false, val, len);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Versions (snapshot.c has the rules). Until a first snapshot is made every key has one, and none of this is done.
+ */
+
+static bool tx_versioned(const struct tx *tx, const struct fs_key *key)
+{
+	return key->ino != 0 && fs_stamp(tx->fs) != 0;
+}
+
+/* The highest stamp that the pass sees. */
+static uint32_t tx_limit(const struct tx *tx)
+{
+	return tx->snap ? tx->snap - 1 : fs_stamp(tx->fs);
+}
+
+static bool same_name(const struct fs_key *a, const struct fs_key *b)
+{
+	return a->ino == b->ino && a->type == b->type && a->off == b->off;
+}
+
+/* Hides an older version, and is nothing itself. */
+static bool value_empty(const struct fs_key *key, size_t len)
+{
+	return len == 0 || (key->type == KEY_EXTENT && len == sizeof(struct extent_disk));
+}
+
+/* The version of KEY that has at most stamp LIMIT. -ENOENT: none; it may be empty. */
+static int tx_version(struct tx *tx, struct fs_key *key, uint32_t limit, const void **val, size_t *len)
+{
+	struct fs_key at = *key;
+	int rc;
+
+	at.snap = limit;
+	rc = tx_step(tx, &at, false, val, len);
+	if (!rc && !same_name(&at, key))
+		rc = -ENOENT;
+	if (!rc)
+		*key = at;
+	return rc;
+}
+
+int tx_get(struct tx *tx, const struct fs_key *key, const void **val, size_t *len)
+{
+	struct fs_key at = *key;
+
+	if (!tx_versioned(tx, key))
+		return tx_get_any(tx, key, val, len);
+	int rc = tx_version(tx, &at, tx_limit(tx), val, len);
+	return !rc && value_empty(&at, *len) ? -ENOENT : rc;
+}
+
+/* What lies behind the keys of one type of an inode is given as it is: whoever finds it only sees that these ended. */
+int tx_next(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
+{
+	struct fs_key start = *key;
+
+	if (!tx_versioned(tx, key))
+		return tx_step(tx, key, true, val, len);
+	for (;;) {
+		int rc = tx_step(tx, key, true, val, len);
+		if (rc || key->ino != start.ino || key->type != start.type)
+			return rc;
+		rc = key->snap == tx_limit(tx) ? 0 : tx_version(tx, key, tx_limit(tx), val, len);
+		if (rc && rc != -ENOENT)
+			return rc;
+		key->snap = 0;
+		if (!rc && !value_empty(key, *len))
+			return 0;
+		if (++key->off == 0)
+			key->type++;
+	}
+}
+
+int tx_prev(struct tx *tx, struct fs_key *key, const void **val, size_t *len)
+{
+	struct fs_key start = *key;
+
+	if (!tx_versioned(tx, key))
+		return tx_step(tx, key, false, val, len);
+	for (;;) {
+		key->snap = UINT32_MAX;
+		int rc = tx_step(tx, key, false, val, len);
+		if (rc || key->ino != start.ino || key->type != start.type)
+			return rc;
+		if (key->snap > tx_limit(tx))
+			rc = tx_version(tx, key, tx_limit(tx), val, len);
+		if (rc && rc != -ENOENT)
+			return rc;
+		if (!rc && !value_empty(key, *len)) {
+			key->snap = 0;
+			return 0;
+		}
+		if (key->off-- == 0)
+			key->type--;
+	}
 }
 
 /* Room for one operation and MORE bytes of record. */
@@ -198,18 +287,6 @@ static int tx_queue(struct tx *tx, enum log_op kind, const struct pkey *p, const
 	return 0;
 }
 
-int tx_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
-{
-	struct pkey p = pkey_pack(key);
-	return tx_queue(tx, LOG_PUT, &p, val, len);
-}
-
-int tx_delete(struct tx *tx, const struct fs_key *key)
-{
-	struct pkey p = pkey_pack(key);
-	return tx_queue(tx, LOG_DELETE, &p, NULL, 0);
-}
-
 int tx_put_any(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
 {
 	struct pkey p = pkey_pack(key);
@@ -220,6 +297,30 @@ int tx_delete_any(struct tx *tx, const struct fs_key *key)
 {
 	struct pkey p = pkey_pack(key);
 	return tx_queue(tx, LOG_DELETE, &p, NULL, 0);
+}
+
+int tx_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
+{
+	struct fs_key at = *key;
+
+	if (tx_versioned(tx, key))
+		at.snap = fs_stamp(tx->fs);
+	return tx_put_any(tx, &at, val, len);
+}
+
+int tx_delete(struct tx *tx, const struct fs_key *key)
+{
+	struct fs_key at = *key, older = *key;
+	const void *val;
+	size_t len;
+
+	if (!tx_versioned(tx, key))
+		return tx_delete_any(tx, key);
+	at.snap = fs_stamp(tx->fs);
+	int rc = tx_version(tx, &older, at.snap - 1, &val, &len);
+	if (rc && rc != -ENOENT)
+		return rc;
+	return rc || value_empty(&older, len) ? tx_delete_any(tx, &at) : tx_put_any(tx, &at, NULL, 0);
 }
 
 int tx_on_apply(struct tx *tx, void (*fn)(void *arg), void *arg)

@@ -207,7 +207,7 @@ int data_set_size(struct fs *fs, const struct fs_op *op, struct fs_id id, const 
 {
 	struct size_call c = {.op = op, .id = id, .set = set, .guard = guard, .wcc = wcc, .attr = attr};
 
-	if (fs->read_only)
+	if (fs->read_only || id.snap)
 		return -EROFS;
 	return files_call(fs, size_run, &c);
 }

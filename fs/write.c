@@ -309,7 +309,7 @@ int fs_write(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t of
 	int r;
 
 	c.len = slices_bytes(from, n);
-	if (fs->read_only)
+	if (fs->read_only || id.snap)
 		return -EROFS;
 	if (off > FS_SIZE_MAX || c.len > FS_SIZE_MAX - off)
 		return -EFBIG;
@@ -405,7 +405,7 @@ int fs_commit(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t o
 	struct commit_call c = {.id = id, .off = off, .count = count, .wcc = wcc};
 
 	(void)op;
-	if (fs->read_only)
+	if (fs->read_only || id.snap)
 		return -EROFS;
 	return files_call(fs, commit_run, &c);
 }

@@ -136,8 +136,6 @@ static inline int model_copy(struct model *m, const struct model_op *op)
 	struct model_node *to = &m->node[op->node], *from = &m->node[op->node2];
 	uint32_t count = op->len;
 
-	if (to == from && op->off < op->off2 + op->len && op->off2 < op->off + op->len)
-		return -EINVAL;
 	if (op->off2 >= from->size)
 		return 0;
 	if (count > from->size - op->off2)
@@ -276,6 +274,9 @@ static inline int model_apply(struct model *m, const struct model_op *op)
 	case M_ALLOCATE:
 	case M_COPY:
 	case M_SEEK:
+		if (op->kind == M_COPY && op->node == op->node2 && op->off < op->off2 + op->len &&
+			op->off2 < op->off + op->len)
+			return -EINVAL;
 		if (op->kind == M_COPY && m->node[op->node2].type != FS_REG)
 			return m->node[op->node2].type == FS_DIR ? -EISDIR : -EINVAL;
 		if (n->type != FS_REG)

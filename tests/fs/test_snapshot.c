@@ -1,0 +1,342 @@
+/*
+ * Snapshots against models: random operations of one fiber on the live file system, snapshots made and
+ * deleted in any order meanwhile, each compared with a copy of the model of its time; with the cleaner moving blocks,
+ * remounts, and power cuts in the middle. Then names, handles, errors, and the space that comes back.
+ */
+#include "tests/fs/model.h"
+
+#define KEPT 5
+
+struct kept {
+	bool used;
+	char name[16];
+	uint32_t id;
+	struct model m;
+};
+
+static struct model live;
+static struct kept kept[KEPT];
+
+struct find {
+	const char *name;
+	uint32_t id;
+};
+static void find_one(void *arg, const struct fs_snapshot *s)
+{
+	struct find *f = arg;
+
+	if (strcmp(s->name, f->name) == 0 && !s->deleting)
+		f->id = s->id;
+}
+static uint32_t find_id(struct files_test *t, const char *name)
+{
+	struct find f = {.name = name};
+
+	fs_snapshot_list(t->fs, find_one, &f);
+	return f.id;
+}
+
+static int compare_all(struct files_test *t)
+{
+	const char *wrong = model_compare(t, &live, NULL);
+
+	if (wrong)
+		CHECK_FAILED("live: %s", wrong);
+	for (unsigned i = 0; i < KEPT && !wrong; i++) {
+		if (!kept[i].used)
+			continue;
+		kept[i].m.node[0].id.snap = kept[i].id;
+		wrong = model_compare(t, &kept[i].m, NULL);
+		if (wrong)
+			CHECK_FAILED("snapshot %s: %s", kept[i].name, wrong);
+	}
+	return wrong != NULL;
+}
+
+static int keep(struct files_test *t, unsigned i, unsigned number)
+{
+	int r;
+
+	snprintf(kept[i].name, sizeof(kept[i].name), "snap%u", number);
+	r = fs_snapshot_create(t->fs, kept[i].name);
+	if (r < 0)
+		return r;
+	kept[i].id = find_id(t, kept[i].name);
+	kept[i].used = true;
+	model_clone(&kept[i].m, &live);
+	/* the handles differ by the snapshot: taken from the names */
+	for (unsigned n = 1; n < MODEL_NODES; n++)
+		kept[i].m.node[n].id = (struct fs_id){0};
+	return 0;
+}
+
+static int let_go(struct files_test *t, unsigned i)
+{
+	kept[i].used = false;
+	model_free(&kept[i].m);
+	return fs_snapshot_delete(t->fs, kept[i].name);
+}
+
+static bool crashing;
+
+static void body_model(void *arg)
+{
+	struct files_test *t = arg;
+	struct model_op *op = malloc(sizeof(*op));
+	uint64_t seed = getenv("FURROW_SEED") ? strtoull(getenv("FURROW_SEED"), NULL, 0) : 20261130;
+	unsigned rounds = getenv("FURROW_ROUNDS") ? (unsigned)atoi(getenv("FURROW_ROUNDS")) : 14, number = 0;
+	struct fs_id dir = {0};
+
+	printf("seed %llu\n", (unsigned long long)seed);
+	t->options.cache_bytes = 1u << 20;
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(t_mkdir(t, t->root, "fiber", &dir));
+	model_init(&live, dir);
+	for (unsigned round = 0; round < rounds; round++) {
+		unsigned i = test_below(&seed, KEPT), steps = 60 + test_below(&seed, 60);
+
+		if (crashing) {
+			files_test_close(t);
+			for (unsigned d = 0; d < t->count; d++)
+				fault_volatile_cache(t->path[d], true);
+			CHECK_OK(files_test_open(t));
+		}
+		if (kept[i].used)
+			CHECK_OK(let_go(t, i));
+		if (round % 4 != 3)
+			CHECK_OK(keep(t, i, number++));
+		for (unsigned step = 0; step < steps; step++) {
+			int want, got;
+
+			model_op_random(&live, op, &seed, crashing);
+			got = real_apply(t, &live, op);
+			want = model_apply(&live, op);
+			if (got != want)
+				CHECK_FAILED(
+					"round %u step %u: %s: is %d, not %d", round, step, op_text(op), got, want);
+			CHECK(!test_failure[0]);
+		}
+		if (crashing) {
+			/* a deletion is on its way when the power goes */
+			for (i = 0; i < KEPT && !kept[i].used; i++)
+				;
+			if (i < KEPT)
+				CHECK_OK(let_go(t, i));
+			if (i < KEPT && round % 2)
+				fiber_yield();
+			for (unsigned d = 0; d < t->count; d++)
+				fault_power_cut(t->path[d], test_random(&seed), test_below(&seed, 3) * 500);
+			files_test_close(t);
+			fault_reset();
+			CHECK_OK(files_test_open(t));
+		} else if (round % 3 == 2) {
+			CHECK_OK(files_test_remount(t));
+		}
+		if (compare_all(t))
+			CHECK_FAILED("seed %llu round %u", (unsigned long long)seed, round);
+		CHECK(!test_failure[0]);
+		CHECK_IS(t_check(t), 0);
+	}
+	for (unsigned i = 0; i < KEPT; i++)
+		if (kept[i].used)
+			CHECK_OK(let_go(t, i));
+	CHECK_OK(fs_snapshots_wait(t->fs));
+	CHECK(!compare_all(t));
+	CHECK_IS(t_check(t), 0);
+	model_free(&live);
+	free(op);
+	files_test_close(t);
+}
+
+static uint64_t live_blocks(struct files_test *t)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t s = 0; s < t->fs->geometry.stripes; s++) {
+		uint32_t live_count;
+		bool nodes;
+
+		if (space_stripe_info(t->fs, s, &live_count, &nodes) == 0 && !nodes)
+			sum += live_count;
+	}
+	return sum;
+}
+
+static bool count_entry(void *arg, const struct fs_dirent *e)
+{
+	unsigned *n = arg;
+
+	*n += e->cookie > 2;
+	return e->name_len != 9 || memcmp(e->name, ".snapshot", 9) != 0;
+}
+
+static void count_one(void *arg, const struct fs_snapshot *s)
+{
+	unsigned *n = arg;
+
+	*n += !s->deleting;
+}
+
+/* 2 MiB that SEED chooses. */
+static int put_file(struct files_test *t, struct fs_id id, uint8_t *data, uint8_t seed)
+{
+	memset(data, seed, 1u << 20);
+	int r = t_write(t, id, 0, data, 1u << 20, FS_FILE_SYNC);
+	return r < 0 ? r : t_write(t, id, 1u << 20, data, 1u << 20, FS_FILE_SYNC);
+}
+
+static void body_rules(void *arg)
+{
+	struct files_test *t = arg;
+	uint8_t *data = malloc(1u << 20);
+	struct fs_attr dot, a, b, attr, other;
+	struct fs_setattr set = {.set = FS_SET_MODE, .mode = 0600};
+	unsigned entries = 0, listed = 0;
+	uint64_t used, copied;
+	struct fs_id id;
+	char byte, name[300];
+	bool eof;
+
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(t_create(t, t->root, "file", &id));
+	CHECK_OK(put_file(t, id, data, 1));
+	CHECK_OK(fs_setxattr(t->fs, &op_root, id, "user.a", 6, "old", 3, FS_XATTR_EITHER, NULL));
+	CHECK_OK(t_lookup(t, t->root, ".snapshot", &dot));
+	CHECK(dot.type == FS_DIR && dot.nlink == 2);
+	/* names */
+	CHECK_IS(fs_snapshot_create(t->fs, ""), -EINVAL);
+	CHECK_IS(fs_snapshot_create(t->fs, ".x"), -EINVAL);
+	CHECK_IS(fs_snapshot_create(t->fs, "a/b"), -EINVAL);
+	memset(name, 'n', sizeof(name));
+	name[256] = 0;
+	CHECK_IS(fs_snapshot_create(t->fs, name), -ENAMETOOLONG);
+	name[255] = 0;
+	CHECK_OK(fs_snapshot_create(t->fs, "a"));
+	CHECK_IS(fs_snapshot_create(t->fs, "a"), -EEXIST);
+	CHECK_IS(fs_snapshot_delete(t->fs, "b"), -ENOENT);
+	used = live_blocks(t);
+	CHECK_IS(used, 512);
+	CHECK_OK(put_file(t, id, data, 2));
+	CHECK_OK(fs_setxattr(t->fs, &op_root, id, "user.a", 6, "new", 3, FS_XATTR_EITHER, NULL));
+	CHECK_OK(fs_snapshot_create(t->fs, name));
+	CHECK_IS(live_blocks(t), 2 * used);
+	CHECK_OK(t_unlink(t, t->root, "file"));
+	CHECK_IS(live_blocks(t), 2 * used);
+	CHECK_IS(t_check(t), 0);
+	/* the way in and out */
+	CHECK_OK(t_lookup(t, dot.id, "a", &a));
+	CHECK_OK(t_lookup(t, dot.id, name, &b));
+	CHECK(a.id.ino == FS_ROOT_INO && a.id.snap == 1 && b.id.snap == 2);
+	CHECK_OK(t_lookup(t, a.id, "..", &attr));
+	CHECK(attr.id.ino == dot.id.ino && attr.id.snap == 0);
+	CHECK_OK(t_lookup(t, dot.id, "..", &attr));
+	CHECK(attr.id.ino == t->root.ino);
+	CHECK_IS(t_lookup(t, dot.id, "none", NULL), -ENOENT);
+	CHECK_IS(t_lookup(t, a.id, ".snapshot", NULL), -ENOENT);
+	CHECK_OK(fs_readdir(t->fs, &op_root, dot.id, 0, true, count_entry, &entries, &eof, NULL));
+	CHECK(eof && entries == 2);
+	CHECK_OK(fs_readdir(t->fs, &op_root, t->root, 0, true, count_entry, &(unsigned){0}, &eof, NULL));
+	CHECK(eof);
+	CHECK(fs_snapshot_fsid(5, 0) == 5 && fs_snapshot_fsid(5, 1) != 5 &&
+		fs_snapshot_fsid(5, 1) != fs_snapshot_fsid(5, 2));
+	/* what is in them */
+	CHECK_OK(t_lookup(t, a.id, "file", &attr));
+	CHECK_OK(t_lookup(t, b.id, "file", &other));
+	CHECK(attr.id.ino == id.ino && attr.id.snap == 1 && attr.used_bytes == 2u << 20);
+	CHECK_IS(t_read(t, attr.id, 1 << 20, &byte, 1, NULL), 1);
+	CHECK_IS(byte, 1);
+	CHECK_IS(t_read(t, other.id, 0, &byte, 1, NULL), 1);
+	CHECK_IS(byte, 2);
+	CHECK_OK(fs_getxattr(t->fs, &op_root, attr.id, "user.a", 6, name + 256, 3, &copied));
+	CHECK(memcmp(name + 256, "old", 3) == 0);
+	CHECK_OK(fs_hold(t->fs, attr.id));
+	fs_release(t->fs, attr.id);
+	/* nothing changes them */
+	CHECK_IS(t_write(t, attr.id, 0, "x", 1, FS_UNSTABLE), -EROFS);
+	CHECK_IS(t_truncate(t, attr.id, 0), -EROFS);
+	CHECK_IS(fs_setattr(t->fs, &op_root, attr.id, &set, NULL, NULL), -EROFS);
+	CHECK_IS(fs_punch(t->fs, &op_root, attr.id, 0, 4096, NULL), -EROFS);
+	CHECK_IS(fs_setxattr(t->fs, &op_root, attr.id, "user.b", 6, "", 0, FS_XATTR_EITHER, NULL), -EROFS);
+	CHECK_IS(t_unlink(t, a.id, "file"), -EROFS);
+	CHECK_IS(t_mkdir(t, a.id, "new", NULL), -EROFS);
+	CHECK_IS(t_mkdir(t, dot.id, "new", NULL), -EROFS);
+	CHECK_IS(t_rmdir(t, dot.id, "a"), -EROFS);
+	CHECK_IS(t_mkdir(t, t->root, ".snapshot", NULL), -EEXIST);
+	CHECK_IS(t_rmdir(t, t->root, ".snapshot"), -EROFS);
+	CHECK_IS(t_rename(t, a.id, "file", t->root, "back"), -EROFS);
+	CHECK_IS(fs_link(t->fs, &op_root, attr.id, t->root, "back", 4, NULL, NULL), -EROFS);
+	/* but they can be copied from */
+	CHECK_OK(t_create(t, t->root, "back", &id));
+	CHECK_OK(fs_copy(t->fs, &op_root, attr.id, 0, id, 0, 100, &copied, NULL));
+	CHECK_IS(copied, 100);
+	CHECK_OK(t_unlink(t, t->root, "back"));
+	/* the older one goes first, and takes what only it had */
+	CHECK_OK(files_test_remount(t));
+	CHECK_OK(fs_snapshot_delete(t->fs, "a"));
+	CHECK_OK(fs_snapshots_wait(t->fs));
+	CHECK_IS(fs_getattr(t->fs, attr.id, &attr), -ESTALE);
+	CHECK_IS(t_lookup(t, dot.id, "a", NULL), -ENOENT);
+	CHECK_IS(live_blocks(t), used);
+	CHECK_IS(t_read(t, other.id, 0, &byte, 1, NULL), 1);
+	CHECK_IS(byte, 2);
+	CHECK_IS(t_check(t), 0);
+	CHECK_OK(fs_snapshot_delete(t->fs, name));
+	CHECK_OK(fs_snapshots_wait(t->fs));
+	CHECK_IS(live_blocks(t), 0);
+	CHECK_IS(t_check(t), 0);
+	/* as many as there may be */
+	for (unsigned i = 0; i < FS_SNAPSHOTS_MAX; i++) {
+		snprintf(name, sizeof(name), "n%u", i);
+		CHECK_OK(fs_snapshot_create(t->fs, name));
+	}
+	CHECK_IS(fs_snapshot_create(t->fs, "more"), -EMLINK);
+	CHECK_OK(fs_snapshot_list(t->fs, count_one, &listed));
+	CHECK_IS(listed, FS_SNAPSHOTS_MAX);
+	CHECK_OK(files_test_remount(t));
+	CHECK_IS(t_check(t), 0);
+	free(data);
+	files_test_close(t);
+}
+
+static void run(void (*body)(void *))
+{
+	static struct files_test t;
+
+	files_test_drives(&t, 5, 128ull << 20);
+	files_test_run(body, &t);
+	fault_reset();
+	files_test_remove(&t);
+}
+
+static void test_rules(void **state)
+{
+	(void)state;
+	run(body_rules);
+}
+static void test_model(void **state)
+{
+	(void)state;
+	run(body_model);
+}
+static void test_crash(void **state)
+{
+	int threshold = atomic_load(&log_threshold);
+
+	(void)state;
+	memset(kept, 0, sizeof(kept));
+	crashing = true;
+	atomic_store(&log_threshold, -1);
+	run(body_model);
+	atomic_store(&log_threshold, threshold);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_rules),
+		cmocka_unit_test(test_model),
+		cmocka_unit_test(test_crash),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
