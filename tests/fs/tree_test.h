@@ -39,6 +39,11 @@ void files_status(const struct fs *fs, struct fs_status *out)
 	(void)fs;
 	(void)out;
 }
+uint32_t fs_stamp(const struct fs *fs)
+{
+	(void)fs;
+	return 0;
+}
 uint64_t files_inode_count(const struct fs *fs)
 {
 	(void)fs;
