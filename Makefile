@@ -8,11 +8,13 @@ PYTHON ?= /usr/bin/python3
 # What is built, from the ground up. Each folder is one library; an include never points upward.
 LAYERS := core xdr raid fs rpcrdma
 SANITIZE ?=
-OPT ?= -O2 -flto=auto
+OPT ?= -O2 -flto=auto -ffat-lto-objects
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Werror=implicit-function-declaration -Werror=incompatible-pointer-types
 CPPFLAGS += -D_GNU_SOURCE -D_FORTIFY_SOURCE=2 -I. -I$(BUILD)/gen -isystem /usr/include/tirpc
 CFLAGS += -std=gnu11 -g $(OPT) $(WARN) -fno-strict-aliasing -fstack-protector-strong -pthread -MMD -MP $(SANITIZE)
 LDFLAGS += -g $(OPT) -pthread $(SANITIZE)
+# Dozens of test programs are linked from the same objects without optimising each anew: that is why these are fat.
+TEST_LDFLAGS = $(LDFLAGS) -fno-lto
 LDLIBS_core := -luring
 LDLIBS_raid := -lisal -lnvme
 LDLIBS_rpcrdma := -lrdmacm -libverbs
@@ -89,7 +91,7 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/*.c))
 $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
 	$(call say,LINK)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(if $(findstring tests/server,$@),$(BUILD)/libserver.a) $(LINK_LIBS) $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(if $(findstring tests/server,$@),$(BUILD)/libserver.a) $(LINK_LIBS) $(LDLIBS) -lcmocka
 $(filter $(BUILD)/tests/server/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 
