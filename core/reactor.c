@@ -586,7 +586,8 @@ int core_init(const struct core_config *config, struct error *err)
 	core_metrics_init();
 	signal(SIGPIPE, SIG_IGN);
 	core.pin = config->pin;
-	core.spin = count <= have;
+	/* On one CPU a spinning reactor only keeps away whoever would bring the event. */
+	core.spin = have > 1 && count <= have;
 	core.fibers = config->fibers ? config->fibers : 4096;
 	core.stack_bytes = config->stack_bytes ? (config->stack_bytes + 4095u) & ~4095u : 65536;
 	if (core.stack_bytes < 16384)
