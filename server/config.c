@@ -420,10 +420,12 @@ static int metrics_read(struct reader *r, yaml_node_t *node, void *arg)
 /* Whether the metrics would be served where NFS is. An empty list is all addresses. */
 static bool metrics_collide(const struct config *config)
 {
+	/* what is not written yet will be the default, see below */
+	const char *address = config->metrics_address ? config->metrics_address : "127.0.0.1";
 	bool same = !config->listen_count;
 
 	for (unsigned i = 0; i < config->listen_count && !same; i++)
-		same = !strcmp(config->listen[i], config->metrics_address) || !strcmp(config->listen[i], "0.0.0.0") ||
+		same = !strcmp(config->listen[i], address) || !strcmp(config->listen[i], "0.0.0.0") ||
 		       !strcmp(config->listen[i], "::");
 	return same && config->metrics_port && config->metrics_port == config->nfs_port;
 }
