@@ -63,5 +63,9 @@ json_t *admin_fs_list(struct admin *admin);
 json_t *admin_fs_status(struct admin *admin);
 json_t *admin_fs_check(struct admin *admin); /* takes the lock itself */
 json_t *admin_fs_destroy(struct admin *admin);
+/* These take the lock themselves. */
+json_t *admin_snapshot_create(struct admin *admin);
+json_t *admin_snapshot_delete(struct admin *admin);
+json_t *admin_snapshot_list(struct admin *admin);
 
 #endif

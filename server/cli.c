@@ -303,7 +303,7 @@ static int drive_list_run(struct cli *cli)
  * File systems
  */
 
-static int fs_name_check(const struct cli *cli)
+int fs_name_check(const struct cli *cli)
 {
 	if (config_filesystem_valid(cli->args[0]))
 		return EXIT_OK;
@@ -527,6 +527,11 @@ const struct cli_command cli_commands[] = {
 		OPT_QUICK | OPT_JSON, 1, 1, fs_check_run},
 	{"fs", "destroy", "ARRAY/NAME [--yes]", "remove a file system and all files on it", OPT_YES | OPT_JSON, 1, 1,
 		fs_destroy_run},
+	{"snapshot", "create", "ARRAY/NAME SNAPSHOT", "keep the file system as it is now, read-only in .snapshot/SNAPSHOT",
+		OPT_JSON, 2, 2, snapshot_create_run},
+	{"snapshot", "list", "ARRAY/NAME", "the snapshots of a file system", OPT_JSON, 1, 1, snapshot_list_run},
+	{"snapshot", "delete", "ARRAY/NAME SNAPSHOT [--yes]", "remove a snapshot and return what only it holds",
+		OPT_YES | OPT_JSON, 2, 2, snapshot_delete_run},
 	{"drive", "list", "", "the drives and what they hold", OPT_JSON, 0, 0, drive_list_run},
 	{"drive", "spare", "DRIVE... [--force] [--yes]", "put drives into the shared pool of spares",
 		OPT_FORCE | OPT_YES | OPT_JSON, 1, CLI_LIST_MAX, drive_spare_run},

@@ -62,6 +62,13 @@ json_t *request_make(const char *command);
 /* Arguments are UTF-8: cli_parse() saw to it. */
 void request_put(json_t *request, const char *key, const char *value);
 
+int fs_name_check(const struct cli *cli); /* the first argument; EXIT_USAGE after a line on stderr */
+
+/* cli_snapshot.c */
+int snapshot_create_run(struct cli *cli);
+int snapshot_list_run(struct cli *cli);
+int snapshot_delete_run(struct cli *cli);
+
 /* cli_members.c */
 int array_add_run(struct cli *cli);
 int array_spare_run(struct cli *cli);

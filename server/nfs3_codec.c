@@ -66,7 +66,7 @@ static uint8_t *store_fattr(uint8_t *p, uint64_t fsid, const struct fs_attr *att
 	p = store_u64(p, attr->used_bytes);
 	p = store_u32(p, attr->rdev_major);
 	p = store_u32(p, attr->rdev_minor);
-	p = store_u64(p, fsid);
+	p = store_u64(p, fs_snapshot_fsid(fsid, attr->id.snap));
 	p = store_u64(p, attr->id.ino);
 	p = store_time(p, &attr->atime);
 	p = store_time(p, &attr->mtime);

@@ -119,6 +119,9 @@ static void test_usage(void **state)
 		{"fs check", "too few arguments"},
 		{"fs check a0", "expected ARRAY/NAME"},
 		{"fs destroy /x --yes", "expected ARRAY/NAME"},
+		{"snapshot create a0/x", "too few arguments"},
+		{"snapshot delete a0 s --yes", "expected ARRAY/NAME"},
+		{"snapshot list a0/x --yes", "it has no option --yes"},
 	};
 
 	(void)state;

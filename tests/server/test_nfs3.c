@@ -964,6 +964,50 @@ static void reconnect(void)
 	assert_true(client_connect(&root) && client_connect(&user));
 }
 
+static int snapshot_command(const char *verb, const char *name)
+{
+	char command[PATH_MAX + 600];
+
+	/* the tool lies beside the server, and its name is one letter shorter */
+	snprintf(command, sizeof(command), "%.*s --config %s snapshot %s a0/data %s >> %s/log2 2>&1",
+		(int)strlen(run.program) - 1, run.program, run.config, verb, name, run.dir);
+	return system(command);
+}
+
+/* The file system as it was, through the names and handles of its snapshot. */
+static void snapshots(void **state)
+{
+	struct kept dir, file, snapdir, snap, old_dir, old;
+	struct fattr3 attr, before, other;
+
+	(void)state;
+	assert_int_equal(make_dir(&root, &top, "snapped", &dir), NFS3_OK);
+	assert_int_equal(create(&root, &dir, "f", UNCHECKED, NULL, &file, NULL), NFS3_OK);
+	assert_int_equal(write_file(&root, &file, 0, 5000, 1, UNSTABLE, NULL), NFS3_OK);
+	assert_int_equal(getattr(&root, &file, &before), NFS3_OK);
+	assert_int_equal(snapshot_command("create", "one"), 0);
+	assert_int_not_equal(snapshot_command("create", "one"), 0);
+	assert_int_equal(write_file(&root, &file, 0, 9000, 2, FILE_SYNC, NULL), NFS3_OK);
+	assert_int_equal(lookup(&root, &top, ".snapshot", &snapdir, &attr), NFS3_OK);
+	assert_true(attr.type == NF3DIR && attr.fsid == before.fsid);
+	assert_int_equal(lookup(&root, &snapdir, "one", &snap, &attr), NFS3_OK);
+	assert_true(attr.type == NF3DIR && attr.fsid != before.fsid);
+	assert_int_equal(lookup(&root, &snap, "snapped", &old_dir, NULL), NFS3_OK);
+	assert_int_equal(lookup(&root, &old_dir, "f", &old, &other), NFS3_OK);
+	assert_true(other.size == 5000 && other.fsid == attr.fsid && other.fileid == before.fileid);
+	check_read(&root, &old, 0, 5000, 5000, true, 1);
+	assert_int_equal(write_file(&root, &old, 0, 10, 3, FILE_SYNC, NULL), NFS3ERR_ROFS);
+	assert_int_equal(create(&root, &old_dir, "g", UNCHECKED, NULL, NULL, NULL), NFS3ERR_ROFS);
+	assert_int_equal(remove_name(&root, &old_dir, "f"), NFS3ERR_ROFS);
+	assert_int_equal(make_dir(&root, &snapdir, "two", NULL), NFS3ERR_ROFS);
+	assert_int_equal(remove_name(&root, &dir, "f"), NFS3_OK);
+	check_read(&root, &old, 0, 5000, 5000, true, 1);
+	assert_int_equal(snapshot_command("list", ""), 0);
+	assert_int_equal(snapshot_command("delete --yes", "one"), 0);
+	assert_int_equal(getattr(&root, &old, &attr), NFS3ERR_STALE);
+	assert_int_equal(lookup(&root, &snapdir, "one", NULL, NULL), NFS3ERR_NOENT);
+}
+
 static void retransmission(void **state)
 {
 	REMOVE3res res;
@@ -1318,6 +1362,7 @@ int main(void)
 		cmocka_unit_test(read_edges),
 		cmocka_unit_test(writes),
 		cmocka_unit_test(reading_directories),
+		cmocka_unit_test(snapshots),
 		cmocka_unit_test(retransmission),
 		cmocka_unit_test(clean_restart),
 		cmocka_unit_test(crash),
