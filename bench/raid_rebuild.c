@@ -1,0 +1,218 @@
+/*
+ * What a rebuild costs beside the arithmetic: one member of an array of null drives is replaced and rebuilt, turn about
+ * with bare XOR over as many sources from memory that no cache holds, in the same process. Prints a line of
+ * JSON for each figure: name, value, unit, peer, ratio, target.
+ *
+ *   raid_rebuild [--rounds N]
+ *
+ * raid.rebuild.rate: bytes of sources a second, for 8+1, and for 8+2 as raid.rebuild.rate_8+2. Seconds of the thread that
+ * does the work, not of the clock, in both: others on the machine take the same from neither. raid.rebuild.bytes: bytes
+ * read for each byte rebuilt, over K; the log zone is in it.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <isa-l/raid.h>
+
+#include "raid/raid_internal.h"
+
+#define STRIP 65536u
+#define COLD_BYTES (768ull << 20)
+#define K 8u
+#define VOLUME_BYTES (6ull << 30)
+
+static unsigned rounds = 5;
+static bool failed;
+
+static void figure(
+	const char *name, double value, const char *unit, double peer, double ratio, double target, bool least)
+{
+	printf("{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", ", name, value, unit);
+	if (peer > 0)
+		printf("\"peer\": %.4g, \"ratio\": %.4g, ", peer, ratio);
+	printf("\"target\": %.4g}\n", target);
+	fflush(stdout);
+	double held = peer > 0 ? ratio : value;
+	if (least ? held < target : held > target)
+		fprintf(stderr, "raid_rebuild: %s: %.4g, not %s %.4g\n", name, held, least ? "at least" : "at most",
+			target);
+}
+
+static bool give_up(const char *what, const struct error *err)
+{
+	fprintf(stderr, "raid_rebuild: %s: %s\n", what, err->text);
+	failed = true;
+	return false;
+}
+
+struct rig {
+	unsigned drives;
+	struct array *array;
+	struct volume *v;
+};
+
+/* An array of null drives, which no scan finds: the list of what it would find is made here. */
+static bool rig_make(struct rig *r, unsigned level, unsigned drives)
+{
+	static unsigned serial;
+	char path[RAID_MEMBERS_MAX][32];
+	const char *paths[RAID_MEMBERS_MAX];
+	struct error err = {0};
+	struct raid_scan scan = {.count = drives, .drive = calloc(drives, sizeof(struct drive_info))};
+	serial++;
+	for (unsigned i = 0; i < drives; i++) {
+		snprintf(path[i], sizeof(path[i]), "null:8G:%u.%u", serial, i);
+		paths[i] = path[i];
+	}
+	struct array_create create = {
+		.name = "bench", .level = level, .strip_bytes = STRIP, .drives = paths, .count = drives};
+	r->drives = drives;
+	bool good = scan.drive && array_create(&create, &err) == 0;
+	for (unsigned i = 0; i < drives && good; i++) {
+		struct drive *drive;
+		enum super_verdict verdict;
+		char why[160];
+		struct super_found *found = malloc(sizeof(*found));
+		good = found && drive_open(paths[i], false, &drive, &err) == 0;
+		if (good) {
+			struct drive_info *info = &scan.drive[i];
+			good = super_read(drive, found, &verdict, why, sizeof(why)) == 0 && verdict == SUPER_VALID;
+			snprintf(info->path, sizeof(info->path), "%s", paths[i]);
+			info->content = DRIVE_MEMBER;
+			info->array = found->config.uuid;
+			info->member = found->member;
+			snprintf(info->array_name, sizeof(info->array_name), "bench");
+			info->slot = found->slot;
+			info->events = found->config.events;
+			info->bytes = drive->bytes;
+			drive_close(drive);
+		}
+		free(found);
+	}
+	good = good && array_open(&scan, "bench", &r->array, &err) == 0 &&
+	       volume_create(r->array, "v", VOLUME_BYTES, &err) == 0 &&
+	       volume_open(r->array, "v", &r->v, &err) == 0 && array_keep(r->array, &err) == 0;
+	free(scan.drive);
+	return good || give_up("array", &err);
+}
+
+static uint64_t thread_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * NSEC_PER_SEC + (uint64_t)t.tv_nsec;
+}
+
+/* Source bytes a second of bare XOR, 8 from memory to one. */
+static double bare_rate(struct buf *const *data, unsigned sets)
+{
+	struct buf *to = buf_alloc(STRIP);
+	uint64_t begun = thread_ns();
+	for (unsigned i = 0; i < sets; i++) {
+		void *v[K + 1];
+		for (unsigned j = 0; j < K; j++)
+			v[j] = data[i * K + j]->data;
+		v[K] = to->data;
+		xor_gen((int)K + 1, (int)STRIP, v);
+	}
+	double rate = (double)sets * K * STRIP * 1e9 / (double)(thread_ns() - begun);
+	buf_put(to);
+	return rate;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+static double median(double *v, unsigned n)
+{
+	qsort(v, n, sizeof(*v), compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static void level_measure(unsigned level, struct buf *const *data, unsigned sets)
+{
+	struct rig rig;
+	static struct array_status s;
+	struct error err = {0};
+	double *ours = calloc(rounds, sizeof(double)), *bare = calloc(rounds, sizeof(double)),
+	       *ratio = calloc(rounds, sizeof(double)), bytes = 0;
+	unsigned m = level == 6 ? 2 : 1;
+	if (!ours || !bare || !ratio || !rig_make(&rig, level, K + m)) {
+		failed = true;
+		goto out;
+	}
+	for (unsigned i = 0; i < rounds && !failed; i++) {
+		char path[64];
+		snprintf(path, sizeof(path), "null:8G:spare.%u.%u", level, i);
+		double before = bare_rate(data, sets);
+		uint64_t begun = thread_ns();
+		if (array_replace(rig.array, i % (K + m), path, true, &err) ||
+			array_settled(rig.array, NULL, NULL)) {
+			give_up("replace", &err);
+			break;
+		}
+		uint64_t took = thread_ns() - begun;
+		array_status(rig.array, &s);
+		bare[i] = (before + bare_rate(data, sets)) / 2;
+		ours[i] = (double)s.rebuild.read_bytes * 1e9 / (double)took;
+		ratio[i] = ours[i] / bare[i];
+		bytes = (double)s.rebuild.read_bytes / (double)s.rebuild.written_bytes / K;
+	}
+	volume_close(rig.v);
+	array_close(rig.array);
+	if (!failed) {
+		figure(level == 6 ? "raid.rebuild.rate_8+2" : "raid.rebuild.rate", median(ours, rounds) / 1e6, "MB/s",
+			median(bare, rounds) / 1e6, median(ratio, rounds), 0.8, true);
+		figure(level == 6 ? "raid.rebuild.bytes_8+2" : "raid.rebuild.bytes", bytes, "K bytes/byte", 0, 0, 1.05,
+			false);
+	}
+out:
+	free(ours);
+	free(bare);
+	free(ratio);
+}
+
+static void bench_main(void *arg)
+{
+	(void)arg;
+	raid_null_allow(true);
+	unsigned sets = (unsigned)(COLD_BYTES / (K * STRIP));
+	struct buf **data = calloc((size_t)sets * K, sizeof(struct buf *));
+	if (!data)
+		abort();
+	for (unsigned i = 0; i < sets * K; i++) {
+		data[i] = buf_alloc(STRIP);
+		memset(data[i]->data, (int)(i * 37 + 1), STRIP);
+	}
+	level_measure(5, data, sets);
+	level_measure(6, data, sets);
+	for (unsigned i = 0; i < sets * K; i++)
+		buf_put(data[i]);
+	free(data);
+}
+
+int main(int argc, char **argv)
+{
+	struct core_config config = {.reactors = 1, .arena_bytes = COLD_BYTES + (128ull << 20), .fibers = 128};
+	struct error err = {0};
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+			rounds = (unsigned)strtoul(argv[++i], NULL, 10);
+		} else {
+			fprintf(stderr, "usage: raid_rebuild [--rounds N]\n");
+			return 2;
+		}
+	}
+	if (rounds < 1)
+		rounds = 1;
+	atomic_store(&log_threshold, -1);
+	if (core_main(&config, bench_main, NULL, &err)) {
+		fprintf(stderr, "raid_rebuild: %s\n", err.text);
+		return 1;
+	}
+	return failed;
+}
