@@ -107,6 +107,11 @@ static int file_open(struct drive *drive, bool claim, struct error *err)
 		snprintf(drive->serial, sizeof(drive->serial), "%.20s", model);
 		sysfs_read(st.st_rdev, "queue/write_cache", model, sizeof(model));
 		drive->volatile_cache = strcmp(model, "write through") != 0;
+		/* a hole that is punched reads as zeros, or the kernel refuses; it must not write them, though */
+		sysfs_read(st.st_rdev, "queue/discard_max_bytes", model, sizeof(model));
+		bool unmaps = strtoull(model, NULL, 10) > 0;
+		sysfs_read(st.st_rdev, "queue/write_zeroes_max_bytes", model, sizeof(model));
+		drive->can_discard = unmaps && strtoull(model, NULL, 10) > 0;
 	} else {
 		drive->bytes = (uint64_t)st.st_size;
 		drive->id_dev = st.st_dev;
