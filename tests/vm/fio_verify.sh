@@ -5,7 +5,7 @@
 nfs_modules
 array_make 6
 check "mount with nconnect=4" mount_rdma /mnt/r nconnect=4
-fio_run() { fio --directory=/mnt/r --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 --do_verify=1 --output-format=terse "$@"; }
+fio_run() { fio --verify_state_save=0 --directory=/mnt/r --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 --do_verify=1 --output-format=terse "$@"; }
 check "fio 1 MiB sequential, verified" fio_run --name=seq --rw=write --bs=1M --iodepth=32 --size=${FURROW_FIO_SEQ:-128M}
 check "fio 4 KiB random writes at depth 32, verified" fio_run --name=rand --rw=randwrite --bs=4k --iodepth=32 --size=${FURROW_FIO_RAND:-32M}
 check "fio 4 KiB random reads and writes, verified" fio_run --name=mix --rw=randrw --bs=4k --iodepth=32 --size=${FURROW_FIO_RAND:-32M} --numjobs=2
