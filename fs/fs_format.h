@@ -13,8 +13,9 @@
 #include "raid/raid.h"
 
 #define FS_FORMAT_VERSION 1u
-/* Features that a reader must know to read at all, to write, or not at all. None is defined so far. */
-#define FS_INCOMPAT_KNOWN 0u
+/* Features that a reader must know to read at all, to write, or not at all. */
+#define FS_INCOMPAT_SNAPSHOTS 1u /* keys of inodes may have versions */
+#define FS_INCOMPAT_KNOWN FS_INCOMPAT_SNAPSHOTS
 #define FS_RO_COMPAT_KNOWN 0u
 
 /* ------------------------------------------------------------------------------------------------

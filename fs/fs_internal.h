@@ -404,7 +404,7 @@ struct fs {
 	uint64_t change;	   /* last value given out */
 	uint64_t cache_data_bytes; /* the part of cache_bytes that is not for nodes */
 	uint64_t replayed, transactions;
-	uint32_t compat;
+	uint32_t incompat, compat; /* features */
 	struct fs_files *files;
 	struct tree tree;
 	struct log log;

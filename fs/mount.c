@@ -58,6 +58,7 @@ int root_write(struct fs *fs, bool clean)
 	memset(r, 0, sizeof(*r));
 	memcpy(r->magic, FS_ROOT_MAGIC, sizeof(r->magic));
 	r->version = le32_put(FS_FORMAT_VERSION);
+	r->incompat = le32_put(fs->incompat);
 	r->compat = le32_put(fs->compat);
 	r->uuid = fs->uuid;
 	r->volume_uuid = *volume_uuid(fs->volume);
@@ -349,6 +350,7 @@ static void root_take(struct fs *fs, const struct root_disk *r)
 	fs->uuid = r->uuid;
 	fs->fsid = le64_get(r->fsid);
 	fs->created_ns = le64_get(r->created_ns);
+	fs->incompat = le32_get(r->incompat);
 	fs->compat = le32_get(r->compat);
 	fs->mounts = le64_get(r->mounts);
 	fs->verifier = le64_get(r->verifier);

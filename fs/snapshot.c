@@ -191,6 +191,12 @@ static int create_run(struct fs *fs, void *arg)
 	/* what was written before the call belongs to it */
 	int r = files_flush_all(fs);
 
+	if (r == 0 && !(fs->incompat & FS_INCOMPAT_SNAPSHOTS)) {
+		/* a program that knows nothing of versions must not even replay them */
+		fs->incompat |= FS_INCOMPAT_SNAPSHOTS;
+		fs->checkpoint.changed = true;
+		r = fs_checkpoint(fs);
+	}
 	return r < 0 ? r : fs_transact_durable(fs, create_pass, arg);
 }
 

@@ -298,6 +298,174 @@ static void body_rules(void *arg)
 	files_test_close(t);
 }
 
+/* ------------------------------------------------------------------------------------------------
+ * The cleaner under snapshots
+ */
+
+/* What block B of generation GEN holds. */
+static void churn_block(uint8_t *to, uint32_t b, uint32_t gen)
+{
+	for (unsigned i = 0; i < BLOCK_BYTES; i += 8) {
+		uint64_t v = hash_u64((uint64_t)gen << 40 ^ (uint64_t)b << 10 ^ i);
+		memcpy(to + i, &v, 8);
+	}
+}
+
+static bool churn_holds(struct files_test *t, struct fs_id id, const uint32_t *gen, uint32_t blocks)
+{
+	uint8_t want[BLOCK_BYTES], got[BLOCK_BYTES];
+
+	for (uint32_t b = 0; b < blocks; b++) {
+		churn_block(want, b, gen[b]);
+		if (t_read(t, id, (uint64_t)b * BLOCK_BYTES, got, BLOCK_BYTES, NULL) != BLOCK_BYTES ||
+			memcmp(want, got, BLOCK_BYTES) != 0)
+			return false;
+	}
+	return true;
+}
+
+static void body_cleaner(void *arg)
+{
+	struct files_test *t = arg;
+	struct fs_status status = {0};
+	struct fs_statfs space;
+	struct fs_attr dot, snap, old;
+	uint32_t blocks, *gen[3], top = 0;
+	uint64_t seed = 7;
+	uint8_t block[BLOCK_BYTES];
+	struct fs_id id;
+
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(fs_statfs(t->fs, &space));
+	blocks = (uint32_t)(space.bytes_available / BLOCK_BYTES * 66 / 100);
+	for (unsigned i = 0; i < 3; i++)
+		gen[i] = calloc(blocks, sizeof(uint32_t));
+	CHECK_OK(t_create(t, t->root, "a", &id));
+	for (uint32_t b = 0; b < blocks; b++) {
+		churn_block(block, b, 0);
+		CHECK_OK(t_write(t, id, (uint64_t)b * BLOCK_BYTES, block, BLOCK_BYTES, FS_UNSTABLE));
+	}
+	CHECK_OK(t_commit(t, id));
+	/* the same few blocks over and over: what snapshots keep lies among what goes */
+	for (unsigned round = 0; round < 30 && status.cleaner_moved_blocks < 500; round++) {
+		if (round == 1 || round == 2) {
+			memcpy(gen[round], gen[0], blocks * sizeof(uint32_t));
+			CHECK_OK(fs_snapshot_create(t->fs, round == 1 ? "one" : "two"));
+		}
+		top++;
+		for (uint32_t n = 0; n < blocks / 12; n++) {
+			uint32_t b = test_below(&seed, blocks / 7);
+
+			gen[0][b] = top;
+			churn_block(block, b, top);
+			CHECK_OK(t_write(t, id, (uint64_t)b * BLOCK_BYTES, block, BLOCK_BYTES, FS_UNSTABLE));
+		}
+		CHECK_OK(t_commit(t, id));
+		fs_status(t->fs, &status);
+	}
+	if (status.cleaner_moved_blocks < 500)
+		CHECK_FAILED("the cleaner moved %llu blocks, %llu of %llu stripes are free",
+			(unsigned long long)status.cleaner_moved_blocks, (unsigned long long)status.stripes_free,
+			(unsigned long long)status.stripes_total);
+	CHECK(!test_failure[0]);
+	CHECK_IS(t_check(t), 0);
+	CHECK(churn_holds(t, id, gen[0], blocks));
+	CHECK_OK(t_lookup(t, t->root, ".snapshot", &dot));
+	for (unsigned i = 1; i < 3; i++) {
+		CHECK_OK(t_lookup(t, dot.id, i == 1 ? "one" : "two", &snap));
+		CHECK_OK(t_lookup(t, snap.id, "a", &old));
+		CHECK(churn_holds(t, old.id, gen[i], blocks));
+	}
+	CHECK_OK(fs_snapshot_delete(t->fs, "one"));
+	CHECK_OK(fs_snapshots_wait(t->fs));
+	CHECK_IS(t_check(t), 0);
+	CHECK(churn_holds(t, old.id, gen[2], blocks / 4));
+	CHECK_OK(fs_snapshot_delete(t->fs, "two"));
+	CHECK_OK(fs_snapshots_wait(t->fs));
+	CHECK_IS(live_blocks(t), blocks);
+	CHECK_IS(t_check(t), 0);
+	for (unsigned i = 0; i < 3; i++)
+		free(gen[i]);
+	files_test_close(t);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Faults that fs check must name
+ */
+
+struct plant {
+	struct fs_key key;
+	const void *val;
+	size_t len;
+	bool remove;
+};
+static int plant_pass(struct tx *tx, void *arg)
+{
+	const struct plant *p = arg;
+
+	return p->remove ? tx_delete_any(tx, &p->key) : tx_put_any(tx, &p->key, p->val, p->len);
+}
+
+static char first_fault[256];
+static void keep_first(void *arg, const char *problem)
+{
+	unsigned *n = arg;
+
+	if ((*n)++ == 0)
+		snprintf(first_fault, sizeof(first_fault), "%s", problem);
+}
+
+/* VAL at KEY, where nothing is: fs check says WORD. */
+static void plant(struct files_test *t, struct fs_key key, const void *val, size_t len, const char *word)
+{
+	struct plant p = {.key = key, .val = val, .len = len};
+	struct fs_check_result result;
+	unsigned n = 0;
+
+	first_fault[0] = 0;
+	CHECK_OK(fs_transact_durable(t->fs, plant_pass, &p));
+	CHECK_OK(fs_check(t->fs, true, keep_first, NULL, &n, &result));
+	if (n == 0 || !strstr(first_fault, word))
+		CHECK_FAILED("fault \"%s\", expected \"%s\"", first_fault, word);
+	p.remove = true;
+	CHECK_OK(fs_transact_durable(t->fs, plant_pass, &p));
+	CHECK_IS(t_check(t), 0);
+}
+
+static void body_faults(void *arg)
+{
+	struct files_test *t = arg;
+	struct extent_disk empty = {.count = le32_put(2), .flags = le32_put(EXTENT_HOLE)};
+	struct stamp_disk stamp = {.stamp = le32_put(3)};
+	struct {
+		struct xattr_disk head;
+		char rest[8];
+	} xattr = {.head = {.size = le32_put(2), .name_len = le16_put(6)}, .rest = "user.zxx"};
+	uint8_t *data = calloc(1, 1u << 20);
+	struct fs_id id;
+
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(t_create(t, t->root, "a", &id));
+	CHECK_OK(put_file(t, id, data, 1));
+	CHECK_OK(fs_setxattr(t->fs, &op_root, id, "user.big", 8, data, 9000, FS_XATTR_EITHER, NULL));
+	CHECK_OK(fs_snapshot_create(t->fs, "s"));
+	CHECK_OK(t_write(t, id, 0, data, 100, FS_FILE_SYNC));
+	CHECK_IS(t_check(t), 0);
+	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_SYMLINK, .off = 5, .snap = 7}, "x", 1, "has stamp 7");
+	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_EXTENT, .off = 3, .snap = 1}, &empty, sizeof(empty),
+		"overlaps");
+	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_EXTENT, .off = 9999, .snap = 1}, &empty, 8,
+		"makes no sense");
+	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_XATTR, .off = 1 << 16}, &xattr, sizeof(xattr),
+		"wrong hash");
+	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_XATTR, .off = 1 << 16}, &xattr, 5, "makes no sense");
+	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_XATTR, .off = (1 << 16) + 1}, "x", 1, "does not fit");
+	plant(t, (struct fs_key){.type = KEY_SNAPSHOT, .off = 9}, &stamp, sizeof(stamp), "snapshot 9 makes no sense");
+	plant(t, (struct fs_key){.ino = id.ino + 50, .type = KEY_SYMLINK}, "x", 1, "has values but no inode");
+	free(data);
+	files_test_close(t);
+}
+
 static void run(void (*body)(void *))
 {
 	static struct files_test t;
@@ -312,6 +480,20 @@ static void test_rules(void **state)
 {
 	(void)state;
 	run(body_rules);
+}
+static void test_cleaner(void **state)
+{
+	static struct files_test t;
+
+	(void)state;
+	files_test_drives(&t, 5, 80ull << 20);
+	files_test_run(body_cleaner, &t);
+	files_test_remove(&t);
+}
+static void test_faults(void **state)
+{
+	(void)state;
+	run(body_faults);
 }
 static void test_model(void **state)
 {
@@ -334,6 +516,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rules),
+		cmocka_unit_test(test_faults),
+		cmocka_unit_test(test_cleaner),
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_crash),
 	};
