@@ -60,7 +60,7 @@ beat_start() {
 }
 beat_end() { touch /tmp/beat.stop; wait $beat; }
 fio_start() {
-	(cd /tmp && fio --directory=/mnt/r --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --time_based --runtime=${FURROW_FAULT_SECONDS:-40} \
+	(cd /tmp && fio --directory=/mnt/r --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --time_based --runtime=${FURROW_FAULT_SECONDS:-60} \
 		--name=seq --rw=write --bs=256k --iodepth=4 --size=48M --name=rand --rw=randwrite --bs=4k --iodepth=8 --size=12M >/tmp/fio.out 2>&1; echo $? >/tmp/fio.rc) &
 	fio=$!
 }
@@ -84,7 +84,8 @@ level_test() { # LEVEL SECOND-PULL
 	cp /tmp/kept /mnt/r/kept
 	fio_start
 	beat_start
-	sleep 10
+	wait_for 60 [ -e /mnt/r/rand.0.0 ]
+	sleep 20
 	touch /tmp/beat.mark # silences from here on count; what the machine itself takes was measured before
 	say "pulling nvme2"
 	host pull nvme2
