@@ -495,6 +495,7 @@ int array_replace(struct array *array, unsigned slot, const char *drive, bool fo
 
 void keeper_kick(struct array *array)
 {
+	array->keeper.kicked = true; /* it may be at something that waits, and not in the queue */
 	wait_queue_wake_all(&array->keeper.work);
 }
 
@@ -526,6 +527,7 @@ static void keeper_fiber(void *arg)
 	uint64_t opened = now_ns(), retry = 0;
 	bool told = false;
 	while (!k->closing) {
+		k->kicked = false;
 		if (!array_stopped(array) && !k->paused && now_ns() >= retry) {
 			int slot = slot_in_rebuild(array);
 			if (slot >= 0) {
@@ -552,7 +554,8 @@ static void keeper_fiber(void *arg)
 		}
 		health_tick(array);
 		uint64_t until = now_ns() + TICK;
-		(void)wait_queue_wait(&k->work, retry > now_ns() && retry < until ? retry : until);
+		if (!k->kicked)
+			(void)wait_queue_wait(&k->work, retry > now_ns() && retry < until ? retry : until);
 	}
 	k->running = false;
 	wait_queue_wake_all(&k->done);

@@ -227,7 +227,7 @@ struct array {
 	struct fiber_mutex owners; /* volume owners are asked and changed under it */
 	struct fiber_mutex change; /* held by who adds, removes or replaces a member, around array->mutex */
 	struct keeper {
-		bool on, running, closing, paused;
+		bool on, running, closing, paused, kicked;
 		struct wait_queue work, done;
 		struct rebuild *rebuild;    /* the one that runs */
 		struct rebuild_status last; /* what the last one came to */

@@ -2,11 +2,11 @@
  * Reading: rows as they lie on the members, or made again from the others.
  *
  * volume_read() cuts a run of blocks into segments, each inside one strip, and sends the commands of
- * up to SEGMENTS of them out together. A segment whose member is out, or whose command failed, is
- * recovered afterwards: from another copy straight into the caller's memory, or from K other
- * positions of the same rows. Neighbours that this read brought in anyway are used where they lie; so
- * a whole stripe read without a member costs K strips. After a read error, as opposed to a lost member,
- * what was recovered is written back, for a drive repairs a bad sector when it is written.
+ * whole stripes of them, as many as there is room for, out together. A segment whose member is out, or whose command
+ * failed, is recovered afterwards: from another copy straight into the caller's memory, or from K other positions of
+ * the same rows. Neighbours that this read brought in anyway are used where they lie; so a whole stripe read without a
+ * member costs K strips. After a read error, as opposed to a lost member, what was recovered is written back, for a
+ * drive repairs a bad sector when it is written.
  *
  * A drive that does not answer in time keeps the memory it was given, which here is the caller's: nothing
  * may be put there any more. The member is taken out and the caller gets -ETIMEDOUT, to come again with
@@ -23,7 +23,7 @@
 
 #include "raid/raid_internal.h"
 
-#define SEGMENTS 20u
+#define SEGMENTS 32u
 
 struct segment {
 	struct drive_req req;
@@ -62,8 +62,13 @@ void bufs_alloc(struct buf **bufs, unsigned n, uint32_t size)
 
 /* ---- recovery from K others ---- */
 
+#define RECOVER_MOST 2u /* positions made in one go: what is lost together is read for once */
+
 struct recover {
 	struct code_plan plan;
+	unsigned count; /* of wanted */
+	uint8_t wanted[RECOVER_MOST];
+	struct slice_cursor to[RECOVER_MOST];
 	uint8_t source[CODE_WIDTH_MAX];
 	struct slice_cursor from[CODE_WIDTH_MAX];
 	struct slice scratch_slice[CODE_WIDTH_MAX];
@@ -87,7 +92,7 @@ static const struct segment *segment_known(
 
 /* One piece of recovery, with rec->source chosen: reads what is not known, and computes. */
 static int recover_piece(const struct volume *volume, struct recover *rec, uint64_t stripe, uint32_t row, uint32_t rows,
-	struct slice_cursor *to, const struct segment *segs, unsigned n)
+	const struct segment *segs, unsigned n)
 {
 	unsigned k = volume->geo->k, reads = 0;
 	uint32_t bytes = rows * BLOCK_BYTES;
@@ -129,10 +134,12 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 	}
 	uint32_t left = r ? 0 : bytes;
 	while (left) {
-		uint8_t *from[CODE_WIDTH_MAX], *dest;
+		uint8_t *from[CODE_WIDTH_MAX], *dest[RECOVER_MOST];
 		uint32_t step = left, len;
-		dest = slice_cursor_peek(to, &len);
-		step = len < step ? len : step;
+		for (unsigned i = 0; i < rec->count; i++) {
+			dest[i] = slice_cursor_peek(&rec->to[i], &len);
+			step = len < step ? len : step;
+		}
 		for (unsigned i = 0; i < k; i++) {
 			from[i] = slice_cursor_peek(&rec->from[i], &len);
 			step = len < step ? len : step;
@@ -141,10 +148,11 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 			r = -EINVAL;
 			break;
 		}
-		volume->code->ops->apply(&rec->plan, from, &dest, step);
+		volume->code->ops->apply(&rec->plan, from, dest, step);
 		for (unsigned i = 0; i < k; i++)
 			slice_cursor_skip(&rec->from[i], step);
-		slice_cursor_skip(to, step);
+		for (unsigned i = 0; i < rec->count; i++)
+			slice_cursor_skip(&rec->to[i], step);
 		left -= step;
 	}
 	for (unsigned i = 0; i < used; i++)
@@ -152,16 +160,16 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 	return r;
 }
 
-/* Makes rows of POS from the K positions in rec->source. -EIO: one could not be read (rec->failed). */
-static int recover_rows(const struct volume *volume, struct recover *rec, uint64_t stripe, unsigned pos, uint32_t row,
-	uint32_t rows, struct slice_cursor to, const struct segment *segs, unsigned n)
+/* Makes rows of rec->wanted in rec->to from the K positions in rec->source. -EIO: one could not be read (rec->failed).
+ */
+static int recover_rows(const struct volume *volume, struct recover *rec, uint64_t stripe, uint32_t row, uint32_t rows,
+	const struct segment *segs, unsigned n)
 {
-	uint8_t wanted = (uint8_t)pos;
 	uint32_t most = volume->geo->k > 16 ? 16 : BUF_MAX / BLOCK_BYTES;
-	int r = code_plan(volume->code, &rec->plan, rec->source, &wanted, 1);
+	int r = code_plan(volume->code, &rec->plan, rec->source, rec->wanted, rec->count);
 	while (!r && rows) {
 		uint32_t piece = rows < most ? rows : most;
-		r = recover_piece(volume, rec, stripe, row, piece, &to, segs, n);
+		r = recover_piece(volume, rec, stripe, row, piece, segs, n);
 		row += piece;
 		rows -= piece;
 	}
@@ -169,7 +177,7 @@ static int recover_rows(const struct volume *volume, struct recover *rec, uint64
 	return r;
 }
 
-/* Chooses K positions other than POS: first what is known, then what can be read, of slow drives last. */
+/* Chooses K positions other than rec->wanted: first what is known, then what can be read, of slow drives last. */
 static bool sources_choose(const struct volume *volume, struct recover *rec, const struct segment *seg,
 	const struct segment *segs, unsigned n)
 {
@@ -178,7 +186,7 @@ static bool sources_choose(const struct volume *volume, struct recover *rec, con
 	for (unsigned pass = 0; pass < 3; pass++) {
 		for (unsigned pos = 0; pos < g->k + g->m && found < g->k; pos++) {
 			uint64_t offset;
-			if (pos == seg->pos)
+			if (memchr(rec->wanted, (int)pos, rec->count))
 				continue;
 			const struct member *member = member_at(volume, seg->stripe, pos, 0, &offset);
 			bool known = segment_known(segs, n, seg->stripe, pos, seg->row, seg->rows) != NULL;
@@ -237,7 +245,19 @@ static int recover_copy(const struct volume *volume, struct segment *seg, uint64
 	return -EIO;
 }
 
-static int segment_recover(const struct volume *volume, struct segment *seg, const struct segment *segs, unsigned n)
+/* Rows of the same depth in the same stripe that are not there either, because nobody was asked for them. */
+static struct segment *segment_companion(const struct segment *seg, struct segment *segs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		struct segment *s = &segs[i];
+		if (s != seg && !s->have && !s->sent && s->stripe == seg->stripe && s->row == seg->row &&
+			s->rows == seg->rows)
+			return s;
+	}
+	return NULL;
+}
+
+static int segment_recover(const struct volume *volume, struct segment *seg, struct segment *segs, unsigned n)
 {
 	const struct geometry *g = volume->geo;
 	int error = seg->sent ? seg->req.error : 0; /* of the member that was asked */
@@ -252,11 +272,25 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 		struct recover *rec = calloc(1, sizeof(*rec));
 		if (!rec)
 			return -ENOMEM;
+		struct segment *also = g->m > 1 ? segment_companion(seg, segs, n) : NULL;
 		do {
-			r = sources_choose(volume, rec, seg, segs, n) ? recover_rows(volume, rec, seg->stripe, seg->pos,
-										seg->row, seg->rows, seg->to, segs, n)
-								      : -ENODATA;
+			rec->count = also ? 2 : 1;
+			rec->wanted[0] = seg->pos;
+			rec->to[0] = seg->to;
+			if (also) {
+				rec->wanted[1] = also->pos;
+				rec->to[1] = also->to;
+			}
+			r = sources_choose(volume, rec, seg, segs, n)
+				    ? recover_rows(volume, rec, seg->stripe, seg->row, seg->rows, segs, n)
+				    : -ENODATA;
+			if (r == -ENODATA && also) {
+				also = NULL;
+				r = -EIO;
+			}
 		} while (r == -EIO);
+		if (!r && also)
+			also->have = true;
 		free(rec);
 		if (r == -ENODATA)
 			r = -EIO;
@@ -281,13 +315,14 @@ static int segment_recover(const struct volume *volume, struct segment *seg, con
 	if (r)
 		return r;
 	seg->have = true;
-	(void)g;
 	if (error && member_active(asked))
 		return write_back(asked, offset, seg->to, (uint64_t)seg->rows * BLOCK_BYTES);
 	return 0;
 }
 
-static int blocks_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n)
+/* SEGS has room for MOST. */
+static int blocks_read_with(
+	struct volume *volume, uint64_t block, const struct slice *to, unsigned n, struct segment *segs, unsigned most)
 {
 	const struct geometry *g = volume->geo;
 	uint64_t stripe_blocks = (uint64_t)g->k * g->strip_blocks, left;
@@ -298,11 +333,14 @@ static int blocks_read(struct volume *volume, uint64_t block, const struct slice
 	uint64_t stripe = block / stripe_blocks;
 	uint32_t in_stripe = (uint32_t)(block % stripe_blocks);
 	while (left) {
-		struct segment segs[SEGMENTS];
 		struct drive_batch batch;
 		unsigned count = 0, missing = 0;
 		batch_init(&batch);
-		while (left && count < SEGMENTS) {
+		while (left && count < most) {
+			/* a stripe that is read in one round costs no read twice for what is lost of it */
+			uint64_t strips = (left + g->strip_blocks - 1) / g->strip_blocks;
+			if (count && !in_stripe && count + (strips < g->k ? strips : g->k) > most)
+				break;
 			struct segment *s = &segs[count++];
 			uint32_t row = in_stripe % g->strip_blocks, rows = g->strip_blocks - row;
 			if (rows > left)
@@ -367,6 +405,19 @@ static int blocks_read(struct volume *volume, uint64_t block, const struct slice
 	return 0;
 }
 
+static int blocks_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n)
+{
+	struct segment few[SEGMENTS];
+	if (volume->geo->k <= SEGMENTS)
+		return blocks_read_with(volume, block, to, n, few, SEGMENTS);
+	struct segment *many = malloc(CODE_WIDTH_MAX * sizeof(*many));
+	if (!many)
+		return blocks_read_with(volume, block, to, n, few, SEGMENTS);
+	int r = blocks_read_with(volume, block, to, n, many, CODE_WIDTH_MAX);
+	free(many);
+	return r;
+}
+
 /* ---- the same block another way ---- */
 
 /* The set number INDEX of K among N positions that are there: by which ones are left out. */
@@ -427,8 +478,11 @@ static int block_reread(struct volume *volume, uint64_t block, unsigned attempt,
 	struct recover *rec = calloc(1, sizeof(*rec));
 	if (!rec)
 		return -ENOMEM;
+	rec->count = 1;
+	rec->wanted[0] = (uint8_t)pos;
+	rec->to[0] = cursor;
 	if (sources_combination(there, count, g->k, attempt - 1, rec->source))
-		r = recover_rows(volume, rec, stripe, pos, row, (uint32_t)blocks, cursor, NULL, 0);
+		r = recover_rows(volume, rec, stripe, row, (uint32_t)blocks, NULL, 0);
 	else
 		r = -ENOENT;
 	free(rec);

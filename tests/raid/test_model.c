@@ -161,6 +161,7 @@ static bool model_open(struct model *m, bool make)
 		return model_fail(m, __LINE__, err.text, err.code);
 	m->g = *volume_geometry(m->v);
 	m->width = m->g.k + m->g.m;
+	array_tune(m->array, &(struct rebuild_tuning){.latency_target_ns = 0});
 	int r = draw(m, 4) ? array_keep(m->array, &err) : 0;
 	MUST(m, r == 0, r);
 	model_look(m);

@@ -152,8 +152,10 @@ static int work_all(struct cut *c)
 		work_row(&w, 0, 3, true);
 		work_log(&w, 2);
 		work_row(&w, 1, 0, false);
-		if (!w.r)
+		if (!w.r) {
+			array_tune(w.array, &(struct rebuild_tuning){.latency_target_ns = 0});
 			w.r = array_keep(w.array, &err);
+		}
 		if (!w.r)
 			w.r = array_add(w.array, c->t.path[0], NULL, NULL, &err);
 		if (!w.r)
