@@ -1,6 +1,6 @@
 #!/bin/bash
 # fio_verify: fio writes and verifies over RDMA, and the random-operation checker runs on two mounts.
-# vm: --nvme 6 --rxe --timeout 1800
+# vm: --nvme 6 --rxe --timeout 3000
 . tests/vm/lib.sh
 nfs_modules
 array_make 6

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SIZE_MAX_MODEL (768u * 1024)
+#define SIZE_MAX_MODEL (288u * 1024)
 #define FILES_MAX 64
 
 struct model {
