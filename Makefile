@@ -65,11 +65,11 @@ $(BUILD)/libserver.a: $(SERVER_LIB_OBJ)
 	$(Q)$(AR) rcs $@ $^
 
 # Objects wait for the generated headers, which the first build cannot know of from .d files.
-$(BUILD)/%.o: %.c | $(XDR_GEN)
+$(BUILD)/%.o: %.c Makefile | $(XDR_GEN)
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(CFLAGS_$(notdir $*)) -c -o $@ $<
-$(BUILD)/%.o: %.S
+$(BUILD)/%.o: %.S Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<

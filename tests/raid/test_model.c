@@ -52,7 +52,7 @@ struct model {
 static bool model_fail(struct model *m, int line, const char *what, long value)
 {
 	if (!m->why[0])
-		snprintf(m->why, sizeof(m->why), "test_model.c:%d: %s (%ld) in op %u, %s", line, what, value, m->op,
+		snprintf(m->why, sizeof(m->why), "test_model.c:%d: %.100s (%ld) in op %u, %s", line, what, value, m->op,
 			m->what);
 	return false;
 }

@@ -71,7 +71,7 @@ static unsigned slices_make(struct slice *v, unsigned max, uint32_t bytes, uint3
 
 static int fetch_and_sum(struct rpc_request *req, const struct xdr_payload *payload)
 {
-	struct slice v[SLICES];
+	struct slice v[SLICES] = {0};
 	unsigned n = slices_make(v, SLICES, payload->len, EACH);
 	int rc = rpc_payload_fetch(req, payload, v, n);
 	if (rc) {
