@@ -82,6 +82,13 @@ int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_prog
 	struct fs_check_result *result);
 
 /*
+ * What lies on the drives, a line for each record, until FN returns false. WHAT: root, log, nodes, stripes, owners,
+ * snapshots, orphans, replies, counters; of inode INO (0: the root directory): inode, dir, xattrs, extents. -EINVAL.
+ */
+typedef bool fs_dump_fn(void *arg, const char *line); /* must not wait */
+int fs_dump(struct fs *fs, const char *what, uint64_t ino, fs_dump_fn *fn, void *arg);
+
+/*
  * Snapshots: the file system as it was, read-only, found as `.snapshot/NAME` in the root directory. Made at once;
  * everything that was written before the call is in it. The space of a deleted one comes back in the background.
  * Names are those of files, but do not begin with a dot. -EEXIST, -ENOENT; -EMLINK: there are FS_SNAPSHOTS_MAX.

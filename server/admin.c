@@ -338,6 +338,7 @@ static const struct admin_command commands[] = {
 	{"fs.status", " name ", admin_fs_status, false},
 	{"fs.check", " name data ", admin_fs_check, true},
 	{"fs.destroy", " name ", admin_fs_destroy, false},
+	{"fs.dump", " name what inode ", admin_fs_dump, true},
 	{"snapshot.create", " name snapshot ", admin_snapshot_create, true},
 	{"snapshot.delete", " name snapshot ", admin_snapshot_delete, true},
 	{"snapshot.list", " name ", admin_snapshot_list, true},

@@ -66,6 +66,7 @@ json_t *admin_fs_destroy(struct admin *admin);
 /* These take the lock themselves. */
 json_t *admin_snapshot_create(struct admin *admin);
 json_t *admin_snapshot_delete(struct admin *admin);
+json_t *admin_fs_dump(struct admin *admin);
 json_t *admin_snapshot_list(struct admin *admin);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Admin commands about snapshots. Making one first writes what clients have written, which may take as long as that
- * takes: so, as with a check, the storage's lock is not held meanwhile, and the file system stays mounted by a hold.
+ * Admin commands about snapshots, and the dump. Making one first writes what clients have written, which may take as
+ * long as that takes: so, as with a check, the storage's lock is not held meanwhile, and the file system stays mounted
+ * by a hold.
  */
 #include "server/admin_internal.h"
 
@@ -91,5 +92,45 @@ json_t *admin_snapshot_list(struct admin *admin)
 	storage_fs_release(sf);
 	admin_put_string(result, "name", name);
 	admin_put(result, "snapshots", list);
+	return result;
+}
+
+#define DUMP_LINES_MAX 20000
+
+static bool dump_line(void *arg, const char *line)
+{
+	json_t *list = arg;
+
+	json_array_append_new(list, json_string(line));
+	return json_array_size(list) < DUMP_LINES_MAX;
+}
+
+json_t *admin_fs_dump(struct admin *admin)
+{
+	const char *name = admin_string(admin, "name");
+	const char *what = name ? admin_string(admin, "what") : NULL;
+	uint64_t ino = 0;
+
+	if (!what || admin_number(admin, "inode", &ino) < 0)
+		return NULL;
+	struct storage_fs *sf = filesystem_hold(admin, name);
+	if (!sf)
+		return NULL;
+	json_t *result = json_object(), *list = json_array();
+	int rc = fs_dump(sf->fs, what, ino, dump_line, list);
+	storage_fs_release(sf);
+	admin_put_string(result, "name", name);
+	admin_put(result, "whole", json_boolean(json_array_size(list) < DUMP_LINES_MAX));
+	admin_put(result, "lines", list);
+	if (rc < 0) {
+		json_decref(result);
+		error_set(admin->err, rc,
+			rc == -EINVAL
+				? "file system %s: \"%.64s\" cannot be dumped; expected root, log, nodes, stripes, "
+				  "owners, snapshots, orphans, replies, counters, inode, dir, xattrs or extents"
+				: "file system %s: the dump of %.64s could not be finished",
+			name, what);
+		return NULL;
+	}
 	return result;
 }

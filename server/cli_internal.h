@@ -65,6 +65,7 @@ void request_put(json_t *request, const char *key, const char *value);
 int fs_name_check(const struct cli *cli); /* the first argument; EXIT_USAGE after a line on stderr */
 
 /* cli_snapshot.c */
+int fs_dump_run(struct cli *cli);
 int snapshot_create_run(struct cli *cli);
 int snapshot_list_run(struct cli *cli);
 int snapshot_delete_run(struct cli *cli);

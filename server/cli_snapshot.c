@@ -1,8 +1,9 @@
 /*
- * The commands about snapshots.
+ * The commands about snapshots, and the dump of a file system's records.
  */
 #include "server/cli_internal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -80,6 +81,38 @@ int snapshot_list_run(struct cli *cli)
 				json_is_true(json_object_get(s, "deleting")) ? "deleted, space returning" : "kept");
 		}
 		table_print(&table, stdout);
+	}
+	json_decref(result);
+	return EXIT_OK;
+}
+
+int fs_dump_run(struct cli *cli)
+{
+	char *end = NULL;
+	uint64_t ino = 0;
+
+	if (fs_name_check(cli) != EXIT_OK)
+		return EXIT_USAGE;
+	if (cli->arg_count > 2) {
+		ino = strtoull(cli->args[2], &end, 10);
+		if (!ino || *end)
+			return cli_usage(cli, "\"%s\" is not the number of an inode", cli->args[2]);
+	}
+	json_t *request = request_make("fs.dump");
+	request_put(request, "name", cli->args[0]);
+	request_put(request, "what", cli->args[1]);
+	json_object_set_new(request, "inode", json_integer((json_int_t)ino));
+	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
+	if (!result)
+		return EXIT_FAILED;
+	const json_t *lines = json_object_get(result, "lines");
+	if (cli->json) {
+		show_json(result);
+	} else {
+		for (size_t i = 0; i < json_array_size(lines); i++)
+			printf("%s\n", json_string_value(json_array_get(lines, i)));
+		if (!json_is_true(json_object_get(result, "whole")))
+			printf("... and more\n");
 	}
 	json_decref(result);
 	return EXIT_OK;

@@ -432,6 +432,24 @@ static void plant(struct files_test *t, struct fs_key key, const void *val, size
 	CHECK_IS(t_check(t), 0);
 }
 
+struct dump_want {
+	const char *word;
+	bool found;
+};
+static bool dump_look(void *arg, const char *line)
+{
+	struct dump_want *want = arg;
+
+	want->found |= strstr(line, want->word) != NULL;
+	return true;
+}
+static const struct {
+	const char *what, *word;
+} dumps[] = {{"dir", "name=\"a\""}, {"inode", "mode=0755"}, {"inode", "size=2097152"},
+	{"extents", "stamp=1 count=1 physical="}, {"xattrs", "size=9000 name=\"user.big\""}, {"stripes", "class=1"},
+	{"owners", "count="}, {"nodes", "level=0"}, {"snapshots", "name=\"s\""}, {"counters", "inodes=2"},
+	{"root", "tree_level="}, {"log", "durable="}};
+
 static void body_faults(void *arg)
 {
 	struct files_test *t = arg;
@@ -462,6 +480,14 @@ static void body_faults(void *arg)
 	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_XATTR, .off = (1 << 16) + 1}, "x", 1, "does not fit");
 	plant(t, (struct fs_key){.type = KEY_SNAPSHOT, .off = 9}, &stamp, sizeof(stamp), "snapshot 9 makes no sense");
 	plant(t, (struct fs_key){.ino = id.ino + 50, .type = KEY_SYMLINK}, "x", 1, "has values but no inode");
+	for (unsigned i = 0; i < sizeof(dumps) / sizeof(dumps[0]); i++) {
+		struct dump_want want = {.word = dumps[i].word};
+
+		CHECK_OK(fs_dump(t->fs, dumps[i].what, i < 2 ? 0 : id.ino, dump_look, &want));
+		if (!want.found)
+			CHECK_FAILED("a dump of %s does not show \"%s\"", dumps[i].what, dumps[i].word);
+	}
+	CHECK_IS(fs_dump(t->fs, "nonsense", 0, dump_look, NULL), -EINVAL);
 	free(data);
 	files_test_close(t);
 }
