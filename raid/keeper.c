@@ -640,7 +640,8 @@ static void settled_home(void *arg)
 	for (unsigned i = 0; i < array->config.members; i++)
 		call->lost = call->lost || state_lost(array->config.member[i].state);
 	call->busy = !array_stopped(array) && !array->keeper.paused &&
-		     (slot_in_rebuild(array) >= 0 || array->keeper.rebuild || (call->lost && spare_find(array) >= 0));
+		     (slot_in_rebuild(array) >= 0 || array->keeper.rebuild || array->change.owner ||
+			     (call->lost && spare_find(array) >= 0));
 	pthread_mutex_lock(&array->table);
 	rebuild_status_get(array, &call->status);
 	pthread_mutex_unlock(&array->table);
