@@ -88,8 +88,11 @@ int level_geometry(unsigned level, unsigned count, unsigned groups, struct geome
 	if (!groups)
 		groups = l->striped ? groups_choose(l, count) : 1;
 	if (!groups) {
-		snprintf(why, size, "%u drives cannot be shared out to groups of %u to %u; say how many groups", count,
-			l->least, l->wide);
+		if (l->least == l->wide)
+			snprintf(why, size, "%u drives do not make groups of %u; say how many groups", count, l->least);
+		else
+			snprintf(why, size, "%u drives cannot be shared out to groups of %u to %u; say how many groups",
+				count, l->least, l->wide);
 		return -EINVAL;
 	}
 	if (count % groups || count / groups < l->least) {
