@@ -115,6 +115,7 @@ int core_main(const struct core_config *config, void (*main)(void *arg), void *a
 struct reactor;
 
 unsigned reactor_count(void);                /* any thread */
+unsigned reactor_fibers(void);               /* most fibers of each reactor; any thread */
 struct reactor *reactor_get(unsigned index); /* any thread */
 struct reactor *reactor_self(void);          /* NULL outside of a reactor */
 unsigned reactor_index(const struct reactor *reactor);

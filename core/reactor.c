@@ -52,6 +52,11 @@ static struct {
 
 _Thread_local struct reactor *reactor_current;
 
+unsigned reactor_fibers(void)
+{
+	return core.fibers;
+}
+
 unsigned reactor_count(void)
 {
 	return core.count;

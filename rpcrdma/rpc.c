@@ -12,7 +12,12 @@
  * fiber; else it waits, first come first served, and stream transports stop reading meanwhile. When nothing runs, one
  * is always let in, so that the limit never stops everything. What counts is the message, the request, the buffers
  * that a long message's payload will be copied or pulled into, and the payload of replies: a procedure reserves that
- * before it makes it (rpc_payload_reserve), and one connection gets only a part, since its peer may not read.
+ * before it makes it (rpc_payload_reserve).
+ *
+ * Shares: a peer may ask a lot and read nothing, and its calls then hold fibers and memory until it is closed. So one
+ * connection may have only a part of what is left: for calls (conn_may_enter; what comes beyond is parked at the
+ * connection, in nobody's way) and of memory for their replies. The more there are that take, the less each may have,
+ * and something is left for the next one however many they are.
  *
  * Errors: a message that cannot be answered (no xid, no CALL) costs its sender the connection. All else is
  * answered as RFC 5531 section 9 says, in its order: RPC version, credential, program, version, procedure, arguments.
@@ -30,8 +35,10 @@
 #define CHECKSUM_BYTES 256u
 #define WAIT_RETRY (5 * NSEC_PER_MSEC)
 #define PAYLOAD_LOOK (100 * NSEC_PER_MSEC)
-#define PAYLOAD_LEAST (4u << 20) /* what a connection may hold: this, or a quarter of its shard's limit, up to */
-#define PAYLOAD_MOST (32u << 20)
+#define PAYLOAD_MOST (32u << 20) /* of replies that one connection may hold */
+#define SHARE_CALLS 2u		 /* a connection may have the half of what is left of fibers and memory */
+#define SHARE_PAYLOAD 4u	 /* and a quarter of what is left of memory, but one reply at least */
+#define ENTERED_LEAST 2u
 
 struct rpc_run {
 	struct rpc_request req; /* first: what procedures see */
@@ -97,6 +104,52 @@ static bool call_admit(struct rpc_call *call)
 	return true;
 }
 
+static bool conn_may_enter(const struct rpc_connection *conn)
+{
+	const struct rpc_shard *shard = conn->shard;
+	uint32_t most = reactor_fibers() / 4 * 3; /* others of the reactor need some */
+	uint64_t fibers = most > shard->running ? most - shard->running : 0;
+	uint64_t memory = shard->limit > shard->used ? (shard->limit - shard->used) / RUN_BYTES : 0;
+
+	return conn->entered < ENTERED_LEAST || conn->entered < (fibers < memory ? fibers : memory) / SHARE_CALLS;
+}
+
+static void call_enter(struct rpc_call *call)
+{
+	struct rpc_shard *shard = call->conn->shard;
+
+	call->entered = true;
+	call->conn->entered++;
+	if (!list_empty(&shard->waiting) || !call_admit(call)) {
+		list_push_back(&shard->waiting, &call->node);
+		if (!shard->retry.slot)
+			timer_start(&shard->retry, now_ns() + WAIT_RETRY);
+	}
+}
+
+/* While calls are parked, at least ENTERED_LEAST others are on their way, and each calls this at its end. */
+static void parked_run(struct rpc_connection *conn)
+{
+	struct list_node *n;
+
+	if (conn->unparking) /* or each call dropped here would drop the next on top of this stack */
+		return;
+	conn->unparking = true;
+	while ((n = list_first(&conn->parked))) {
+		struct rpc_call *call = container_of(n, struct rpc_call, node);
+		if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
+			list_remove(n);
+			conn->transport->drop(call);
+		} else if (conn_may_enter(conn)) {
+			list_remove(n);
+			call_enter(call);
+		} else {
+			break;
+		}
+	}
+	conn->unparking = false;
+}
+
 void rpc_call_received(struct rpc_call *call)
 {
 	struct rpc_connection *conn = call->conn;
@@ -104,6 +157,7 @@ void rpc_call_received(struct rpc_call *call)
 
 	conn->calls++;
 	call->run = NULL;
+	call->entered = false;
 	list_node_init(&call->node);
 	shard->used += call->held;
 	atomic_store_explicit(&conn->calls_total, atomic_load_explicit(&conn->calls_total, memory_order_relaxed) + 1,
@@ -113,11 +167,10 @@ void rpc_call_received(struct rpc_call *call)
 		conn->transport->drop(call);
 		return;
 	}
-	if (!list_empty(&shard->waiting) || !call_admit(call)) {
-		list_push_back(&shard->waiting, &call->node);
-		if (!shard->retry.slot)
-			timer_start(&shard->retry, now_ns() + WAIT_RETRY);
-	}
+	if (!list_empty(&conn->parked) || !conn_may_enter(conn))
+		list_push_back(&conn->parked, &call->node);
+	else
+		call_enter(call);
 }
 
 void rpc_waiting_run(struct rpc_shard *shard)
@@ -189,6 +242,12 @@ void rpc_call_free(struct rpc_call *call)
 		buf_put(run->head_buf);
 		buf_put(run->buf);
 	}
+	if (call->entered) {
+		call->entered = false;
+		conn->entered--;
+	}
+	if (!list_empty(&conn->parked)) /* while this one still counts, so that CONN stays */
+		parked_run(conn);
 	assert(conn->calls);
 	conn->calls--;
 	if (conn->transport->call_ended)
@@ -623,11 +682,11 @@ int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes)
 	struct rpc_run *run = run_of(req);
 	struct rpc_connection *conn = req->connection;
 	struct rpc_shard *shard = conn->shard;
-	uint64_t most = shard->limit / 4;
 	bool waited = false;
 
-	most = most < PAYLOAD_LEAST ? PAYLOAD_LEAST : most > PAYLOAD_MOST ? PAYLOAD_MOST : most;
 	for (;;) {
+		uint64_t left = shard->limit > shard->used ? shard->limit - shard->used : 0;
+		uint64_t most = left / SHARE_PAYLOAD < PAYLOAD_MOST ? left / SHARE_PAYLOAD : PAYLOAD_MOST;
 		if (conn->closing)
 			return -EIO;
 		struct wait_queue *queue = NULL;

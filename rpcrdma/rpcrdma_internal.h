@@ -71,6 +71,9 @@ struct rpc_connection {
 	char peer_text[64];		 /* numeric, without port; IPv4-mapped as IPv4 */
 	uint64_t client;		 /* rpc_tag.client */
 	uint32_t calls;			 /* received and not yet freed */
+	uint32_t entered;		 /* of which not parked */
+	struct list parked;		 /* calls beyond the connection's share: a stream stops reading meanwhile */
+	bool unparking;			 /* somebody goes through them */
 	uint64_t payload;		 /* bytes of replies that are reserved, made, or not yet sent */
 	struct wait_queue payload_queue; /* calls that wait for it to become less */
 	bool closing;			 /* set by the transport: new calls are dropped */
@@ -116,8 +119,9 @@ struct rpc_call {
 	uint32_t held;
 
 	/* rpc.c's own */
-	struct list_node node; /* in shard->waiting */
+	struct list_node node; /* in conn->parked, then in shard->waiting */
 	struct rpc_run *run;   /* the request; NULL while it waits */
+	bool entered;
 };
 
 /* Takes over CALL until transport->reply or drop. No wait; on the connection's reactor, loop or fiber. */

@@ -138,6 +138,7 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 	conn->client = rpc_address_hash(peer);
 	conn->since_ns = now_ns();
 	wait_queue_init(&conn->payload_queue);
+	list_init(&conn->parked);
 	atomic_fetch_add(transport->rdma ? &shard->rdma_connections : &shard->tcp_connections, 1);
 	pthread_mutex_lock(&shard->lock);
 	list_push_back(&shard->connections, &conn->node);

@@ -11,10 +11,11 @@
  * so the payload of a large WRITE takes two receives. A record cut into very many fragments is copied together.
  * Complete -> rpc_call_received(); the references go when the call is replied to or dropped.
  *
- * Bounds: a connection stops reading at TCP_CALLS_MAX calls or TCP_UNSENT_MAX bytes of replies that the
- * peer does not read; all stop while calls wait for admission, or when the shard's memory or the arena is used up,
- * and are then looked at again (tcp_shard.starved). A peer that leaves a record unfinished for TCP_RECORD_TIME is
- * closed; the kernel closes one that is dead (keepalive) or takes no data (TCP_USER_TIMEOUT).
+ * Bounds: a connection stops reading at TCP_CALLS_MAX calls, at its share of what the shard has for calls (rpc.c), or
+ * at TCP_UNSENT_MAX bytes of replies that the peer does not read; all stop while calls wait for admission, or when the
+ * shard's memory or the arena is used up, and are then looked at again (tcp_shard.starved). A peer that leaves a record
+ * unfinished for TCP_RECORD_TIME is closed; the kernel closes one that is dead (keepalive) or takes no data
+ * (TCP_USER_TIMEOUT).
  *
  * Errors: a record longer than message_max closes its connection with one line in the log; so does all else that
  * cannot be understood. A connection is freed when it is closed, no call of it is left and no operation in flight.
@@ -36,7 +37,7 @@
 #define TCP_STARVED_LOOK (5 * NSEC_PER_MSEC)
 #define TCP_RECORD_TIME (60 * NSEC_PER_SEC)
 #define TCP_RECORD_TIME_PRESSED (10 * NSEC_PER_SEC)
-#define TCP_SWEEP (5 * NSEC_PER_SEC)
+#define TCP_SWEEP (2 * NSEC_PER_SEC)
 #define TCP_FREE_CALLS 256u
 
 static void tcp_read_on(struct tcp_connection *c);
@@ -477,7 +478,7 @@ static void tcp_read_on(struct tcp_connection *c)
 		direct_start(c);
 		return;
 	}
-	if (c->conn.calls >= TCP_CALLS_MAX || c->unsent >= TCP_UNSENT_MAX)
+	if (c->conn.calls >= TCP_CALLS_MAX || c->unsent >= TCP_UNSENT_MAX || !list_empty(&c->conn.parked))
 		return;
 	if (!list_empty(&t->shard->waiting)) {
 		tcp_starve(c);

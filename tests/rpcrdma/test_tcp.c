@@ -292,6 +292,14 @@ static int start(void **state)
 	return 0;
 }
 
+static int start_shares(void **state)
+{
+	(void)state;
+	config = (struct rpc_server_config){.programs = programs, .program_count = 2, .memory = 16 * MIB};
+	reactor_call(reactor_get(0), do_start, NULL);
+	return 0;
+}
+
 static int start_small(void **state)
 {
 	(void)state;
@@ -732,6 +740,37 @@ static void test_slow_reader(void **state)
 }
 
 /* As above, and goes away without reading. */
+/* Peers that ask for a lot and read nothing: others do not notice, long before those are closed. */
+static void test_shares(void **state)
+{
+	(void)state;
+	enum { SLOW = 8, CALLS = 120, OTHERS = 10 };
+	int slow[SLOW], small = 65536;
+	uint32_t len;
+	for (int i = 0; i < SLOW; i++) {
+		slow[i] = client();
+		setsockopt(slow[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+		for (uint32_t k = 0; k < CALLS; k++)
+			send_words(slow[i], k + 1, P_READ, 2, MIB, k);
+	}
+	usleep(300000);
+	uint64_t before = now_ns();
+	for (int i = 0; i < OTHERS; i++) {
+		int fd = client();
+		send_words(fd, 1, P_NULL, 0, 0, 0);
+		free(get_success(fd, 1, &len));
+		send_words(fd, 2, P_READ, 2, 65536, 1);
+		free(get_success(fd, 2, &len));
+		close(fd);
+	}
+	assert_true(now_ns() - before < 1500 * NSEC_PER_MSEC);
+	/* and they get all of it when they do read */
+	for (uint32_t k = 0; k < CALLS; k++)
+		free(get_success(slow[0], 0, &len));
+	for (int i = 0; i < SLOW; i++)
+		close(slow[i]);
+}
+
 static void test_rude_reader(void **state)
 {
 	(void)state;
@@ -1202,6 +1241,7 @@ int main(void)
 		with(test_write),
 		with(test_read),
 		with(test_slow_reader),
+		cmocka_unit_test_setup_teardown(test_shares, start_shares, stop),
 		with(test_rude_reader),
 		with(test_nonsense),
 		with(test_fuzz),
