@@ -73,7 +73,7 @@ $(BUILD)/%.o: %.S Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
-$(BUILD)/gen/xdr/%.o: $(BUILD)/gen/xdr/%.c
+$(BUILD)/gen/xdr/%.o: $(BUILD)/gen/xdr/%.c Makefile
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-function -c -o $@ $<
 $(BUILD)/gen/xdr/%.c: xdr/%.x xdr/xdrgen.py

@@ -4,8 +4,8 @@
  * One thread keeps DEPTH calls in flight over its connections and counts what comes back. The file and the directory
  * it uses are made by itself (nfs_load.d in the export). --cpu PID adds the server's CPU time.
  *
- *   nfs_load [--address A] [--port P] [--mount-port P] [--depth N] [--connections N] [--count N] [--cpu PID] EXPORT TEST
- *   TEST: prepare getattr read4k write4k read1m write1m create
+ *   nfs_load [--address A] [--port P] [--mount-port P] [--depth N] [--connections N] [--count N] [--cpu PID] EXPORT
+ * TEST TEST: prepare getattr read4k write4k read1m write1m create
  *
  * Prints one line: TEST operations seconds microseconds-of-server-CPU-per-operation bytes
  */
@@ -80,7 +80,8 @@ static int dial(const char *address, uint16_t port)
 }
 
 /* Starts a call in the connection's queue; the record mark is set by call_end(). */
-static struct xdr_out call_begin(struct connection *c, uint32_t program, uint32_t version, uint32_t procedure, size_t extra)
+static struct xdr_out call_begin(
+	struct connection *c, uint32_t program, uint32_t version, uint32_t procedure, size_t extra)
 {
 	struct xdr_out out = {0};
 	uint8_t sys[64];
@@ -95,7 +96,8 @@ static struct xdr_out call_begin(struct connection *c, uint32_t program, uint32_
 			err(1, "realloc");
 	}
 	xdr_encode_authsys_parms(&cred, &parms);
-	msg.body.cbody = (call_body){2, program, version, procedure, {.flavor = AUTH_SYS, .body = {sys, (uint32_t)(cred.p - sys)}}, {0}};
+	msg.body.cbody = (call_body){
+		2, program, version, procedure, {.flavor = AUTH_SYS, .body = {sys, (uint32_t)(cred.p - sys)}}, {0}};
 	out.base = out.p = c->out + c->out_used + 4;
 	out.end = c->out + c->out_room;
 	xdr_encode_rpc_msg(&out, &msg);
@@ -221,7 +223,8 @@ static void object_find(const char *name, bool directory, nfs_fh3 *fh, uint8_t r
 			errx(1, "MKDIR %s: status %d", name, (int)res.status);
 		handle_keep(fh, room, res.resok.obj.handle.data);
 	} else {
-		CREATE3args args = {.where = {dir_handle, n}, .how = {.mode = UNCHECKED, {.obj_attributes = {.mode = {true, {0666}}}}}};
+		CREATE3args args = {.where = {dir_handle, n},
+			.how = {.mode = UNCHECKED, {.obj_attributes = {.mode = {true, {0666}}}}}};
 		CREATE3res res;
 		out = call_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_CREATE, 0);
 		xdr_encode_CREATE3args(&out, &args);
@@ -329,8 +332,9 @@ static uint64_t run(enum test test, uint64_t count)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {{"address", 1, NULL, 'a'}, {"port", 1, NULL, 'p'}, {"mount-port", 1, NULL, 'm'},
-		{"depth", 1, NULL, 'd'}, {"connections", 1, NULL, 'n'}, {"count", 1, NULL, 'c'}, {"cpu", 1, NULL, 'u'}, {0}};
+	static const struct option options[] = {{"address", 1, NULL, 'a'}, {"port", 1, NULL, 'p'},
+		{"mount-port", 1, NULL, 'm'}, {"depth", 1, NULL, 'd'}, {"connections", 1, NULL, 'n'},
+		{"count", 1, NULL, 'c'}, {"cpu", 1, NULL, 'u'}, {0}};
 	const char *address = "127.0.0.1", *name;
 	uint16_t port = 2049, mount_port = 0;
 	uint64_t count = 10000, start, cpu, bytes;

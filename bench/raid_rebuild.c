@@ -5,9 +5,9 @@
  *
  *   raid_rebuild [--rounds N]
  *
- * raid.rebuild.rate: bytes of sources a second, for 8+1, and for 8+2 as raid.rebuild.rate_8+2. Seconds of the thread that
- * does the work, not of the clock, in both: others on the machine take the same from neither. raid.rebuild.bytes: bytes
- * read for each byte rebuilt, over K; the log zone is in it.
+ * raid.rebuild.rate: bytes of sources a second, for 8+1, and for 8+2 as raid.rebuild.rate_8+2. Seconds of the thread
+ * that does the work, not of the clock, in both: others on the machine take the same from neither. raid.rebuild.bytes:
+ * bytes read for each byte rebuilt, over K; the log zone is in it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -91,8 +91,8 @@ static bool rig_make(struct rig *r, unsigned level, unsigned drives)
 		free(found);
 	}
 	good = good && array_open(&scan, "bench", &r->array, &err) == 0 &&
-	       volume_create(r->array, "v", VOLUME_BYTES, &err) == 0 &&
-	       volume_open(r->array, "v", &r->v, &err) == 0 && array_keep(r->array, &err) == 0;
+	       volume_create(r->array, "v", VOLUME_BYTES, &err) == 0 && volume_open(r->array, "v", &r->v, &err) == 0 &&
+	       array_keep(r->array, &err) == 0;
 	free(scan.drive);
 	return good || give_up("array", &err);
 }
@@ -150,8 +150,7 @@ static void level_measure(unsigned level, struct buf *const *data, unsigned sets
 		snprintf(path, sizeof(path), "null:8G:spare.%u.%u", level, i);
 		double before = bare_rate(data, sets);
 		uint64_t begun = thread_ns();
-		if (array_replace(rig.array, i % (K + m), path, true, &err) ||
-			array_settled(rig.array, NULL, NULL)) {
+		if (array_replace(rig.array, i % (K + m), path, true, &err) || array_settled(rig.array, NULL, NULL)) {
 			give_up("replace", &err);
 			break;
 		}

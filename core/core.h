@@ -57,7 +57,7 @@ struct log_site {
 };
 void log_emit(struct log_site *site, enum log_level level, const char *subsystem, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
-extern _Atomic int log_threshold; /* lines above this level are not formatted */
+extern _Atomic int log_threshold;   /* lines above this level are not formatted */
 void log_open(bool journal_prefix); /* stderr; "<N>" prefixes for systemd when asked */
 
 #define log_at(level, subsystem, ...)                                                                                  \
@@ -80,7 +80,7 @@ void log_open(bool journal_prefix); /* stderr; "<N>" prefixes for systemd when a
 #define NSEC_PER_MSEC 1000000ull
 #define NEVER UINT64_MAX
 
-uint64_t now_ns(void);  /* monotonic. Any thread */
+uint64_t now_ns(void);	/* monotonic. Any thread */
 uint64_t wall_ns(void); /* since 1970. Any thread */
 
 /* ------------------------------------------------------------------------------------------------
@@ -88,12 +88,12 @@ uint64_t wall_ns(void); /* since 1970. Any thread */
  */
 
 struct core_config {
-	unsigned reactors;       /* 0: one per core that this process may run on */
-	uint64_t arena_bytes;    /* size of the buffer arena; 0: 64 MiB */
-	unsigned fibers;         /* most fibers per reactor; 0: 4096 */
-	uint32_t stack_bytes;    /* per fiber; 0: 64 KiB */
+	unsigned reactors;	 /* 0: one per core that this process may run on */
+	uint64_t arena_bytes;	 /* size of the buffer arena; 0: 64 MiB */
+	unsigned fibers;	 /* most fibers per reactor; 0: 4096 */
+	uint32_t stack_bytes;	 /* per fiber; 0: 64 KiB */
 	unsigned helper_threads; /* 0: 4 */
-	bool pin;                /* bind each reactor to its core */
+	bool pin;		 /* bind each reactor to its core */
 };
 
 /* Builds arena and reactors; nothing runs yet. */
@@ -114,10 +114,10 @@ int core_main(const struct core_config *config, void (*main)(void *arg), void *a
 
 struct reactor;
 
-unsigned reactor_count(void);                /* any thread */
-unsigned reactor_fibers(void);               /* most fibers of each reactor; any thread */
+unsigned reactor_count(void);		     /* any thread */
+unsigned reactor_fibers(void);		     /* most fibers of each reactor; any thread */
 struct reactor *reactor_get(unsigned index); /* any thread */
-struct reactor *reactor_self(void);          /* NULL outside of a reactor */
+struct reactor *reactor_self(void);	     /* NULL outside of a reactor */
 unsigned reactor_index(const struct reactor *reactor);
 
 /* Runs FN(ARG) on REACTOR in its loop, outside of any fiber; FN must not wait. Any thread. Never fails. */
@@ -175,20 +175,23 @@ struct fiber;
 struct fiber *fiber_self(void); /* NULL outside of a fiber */
 /* Starts a fiber here; it first runs when the caller waits. -EAGAIN when all are taken. No wait. */
 int fiber_spawn(void (*fn)(void *arg), void *arg);
-void fiber_yield(void);                    /* waits: lets the others run once */
-void fiber_sleep(uint64_t ns);             /* waits */
-void fiber_suspend(void);                  /* waits until fiber_wake(); a wake that came first is remembered */
-void fiber_wake(struct fiber *fiber);      /* no wait; same reactor only (else reactor_post) */
+void fiber_yield(void);		      /* waits: lets the others run once */
+void fiber_sleep(uint64_t ns);	      /* waits */
+void fiber_suspend(void);	      /* waits until fiber_wake(); a wake that came first is remembered */
+void fiber_wake(struct fiber *fiber); /* no wait; same reactor only (else reactor_post) */
 /* As fiber_suspend(), until DEADLINE at the latest: 0 or -ETIME. */
 int fiber_suspend_until(uint64_t deadline);
 
 struct wait_queue {
 	struct list waiters;
 };
-#define WAIT_QUEUE_INIT(q) {.waiters = LIST_INIT((q).waiters)}
+#define WAIT_QUEUE_INIT(q)                                                                                             \
+	{                                                                                                              \
+		.waiters = LIST_INIT((q).waiters)                                                                      \
+	}
 void wait_queue_init(struct wait_queue *queue);
 int wait_queue_wait(struct wait_queue *queue, uint64_t deadline); /* waits: 0 when woken, -ETIME */
-bool wait_queue_wake_one(struct wait_queue *queue);               /* first come, first served */
+bool wait_queue_wake_one(struct wait_queue *queue);		  /* first come, first served */
 void wait_queue_wake_all(struct wait_queue *queue);
 
 struct fiber_mutex {
@@ -223,7 +226,7 @@ struct wait_group {
 void wait_group_init(struct wait_group *group);
 void wait_group_add(struct wait_group *group, unsigned count); /* no wait */
 void wait_group_done(struct wait_group *group, int error);     /* no wait; error 0 or negative */
-int wait_group_wait(struct wait_group *group);                 /* waits; returns the first error */
+int wait_group_wait(struct wait_group *group);		       /* waits; returns the first error */
 
 /* ------------------------------------------------------------------------------------------------
  * Timers: on the calling reactor; fn runs outside of fibers and must not wait
@@ -265,12 +268,13 @@ struct io {
  */
 struct io_uring_sqe *io_start(struct io *io);
 void io_link(struct io_uring_sqe *sqe, struct io *io); /* sets user_data again after a prep */
-/* The next N io_start() (N at most 64) go to the kernel in one submission, as a chain of linked operations must. No wait. */
+/* The next N io_start() (N at most 64) go to the kernel in one submission, as a chain of linked operations must. No
+ * wait. */
 void io_reserve(unsigned n);
-int io_wait(struct io *io);                            /* waits; returns res */
+int io_wait(struct io *io); /* waits; returns res */
 /* As io_wait(); -ETIME when DEADLINE passed: the operation then still owns its memory. */
 int io_wait_until(struct io *io, uint64_t deadline);
-void io_cancel(struct io *io); /* asks the kernel to end it early; its completion still comes. No wait */
+void io_cancel(struct io *io);	    /* asks the kernel to end it early; its completion still comes. No wait */
 bool reactor_has_passthrough(void); /* ring made with SQE128 and CQE32 */
 struct io_uring *reactor_ring(void);
 
@@ -291,18 +295,19 @@ struct buf {
 	uint8_t *data;
 	uint32_t size;
 	_Atomic uint32_t refs;
-	int32_t fixed_index; /* index of the registered piece on every reactor's ring, or -1 */
+	int32_t fixed_index;   /* index of the registered piece on every reactor's ring, or -1 */
 	struct list_node node; /* free for the owner's use; unlinked when the last reference is put */
 };
 
-/* A buffer of at least SIZE (rounded up to 4 KiB << n) with one reference; waits while there is none. SIZE <= BUF_MAX. */
+/* A buffer of at least SIZE (rounded up to 4 KiB << n) with one reference; waits while there is none. SIZE <= BUF_MAX.
+ */
 struct buf *buf_alloc(uint32_t size);
 struct buf *buf_try_alloc(uint32_t size); /* NULL when there is none. No wait */
-struct buf *buf_ref(struct buf *buf);     /* any thread */
-void buf_put(struct buf *buf);            /* any reactor; the last reference frees it. NULL is ignored */
-struct buf *buf_zero(void);               /* BUF_MAX zero bytes that nobody writes to; ref and put it as any other */
+struct buf *buf_ref(struct buf *buf);	  /* any thread */
+void buf_put(struct buf *buf);		  /* any reactor; the last reference frees it. NULL is ignored */
+struct buf *buf_zero(void);		  /* BUF_MAX zero bytes that nobody writes to; ref and put it as any other */
 void arena_region(void **base, uint64_t *bytes); /* to register it as one RDMA memory region. Any thread */
-uint64_t arena_free_bytes(void);                 /* for admission and for metrics; approximate. Any thread */
+uint64_t arena_free_bytes(void);		 /* for admission and for metrics; approximate. Any thread */
 uint64_t arena_total_bytes(void);
 
 /* A piece of payload: LEN bytes at OFF in BUF. An array of them is a scatter/gather list. */
@@ -366,7 +371,7 @@ struct histogram {
 	const char *name, *labels, *help;
 	struct histogram_slot {
 		_Atomic uint64_t count, sum, max, bucket[HISTOGRAM_BUCKETS];
-	} *slot; /* one per reactor, allocated by histogram_register() */
+	} * slot; /* one per reactor, allocated by histogram_register() */
 	struct list_node node;
 };
 /* NAME ends in _seconds: it is exported in seconds. 0 or -ENOMEM; to register twice does no harm. */

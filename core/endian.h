@@ -1,4 +1,5 @@
-/* Little-endian fields of on-drive formats. They are byte arrays, so that only the accessors can read them and no alignment is needed. */
+/* Little-endian fields of on-drive formats. They are byte arrays, so that only the accessors can read them and no
+ * alignment is needed. */
 #ifndef FURROW_CORE_ENDIAN_H
 #define FURROW_CORE_ENDIAN_H
 

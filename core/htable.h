@@ -19,7 +19,7 @@ struct htable {
 };
 
 int htable_init(struct htable *t, size_t expected); /* -ENOMEM */
-void htable_fini(struct htable *t);                 /* frees the buckets, not the nodes */
+void htable_fini(struct htable *t);		    /* frees the buckets, not the nodes */
 void htable_insert(struct htable *t, struct htable_node *n, uint64_t hash);
 void htable_remove(struct htable *t, struct htable_node *n);
 

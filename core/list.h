@@ -12,8 +12,13 @@ struct list {
 	struct list_node head;
 };
 
-#define LIST_INIT(l) {{&(l).head, &(l).head}}
-#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define LIST_INIT(l)                                                                                                   \
+	{                                                                                                              \
+		{                                                                                                      \
+			&(l).head, &(l).head                                                                           \
+		}                                                                                                      \
+	}
+#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 static inline void list_init(struct list *l)
 {
@@ -81,6 +86,7 @@ static inline void list_append(struct list *to, struct list *from)
 
 /* N may be removed inside the loop. */
 #define list_foreach(n, l)                                                                                             \
-	for (struct list_node *n = (l)->head.next, *n##_next = n->next; n != &(l)->head; n = n##_next, n##_next = n->next)
+	for (struct list_node *n = (l)->head.next, *n##_next = n->next; n != &(l)->head;                               \
+		n = n##_next, n##_next = n->next)
 
 #endif

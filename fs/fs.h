@@ -40,7 +40,7 @@ int fs_create(struct volume *volume, const struct fs_create_options *options, st
 int fs_probe(struct volume *volume, struct error *err);
 
 struct fs_mount_options {
-	bool read_only; /* replays in memory and writes nothing */
+	bool read_only;	      /* replays in memory and writes nothing */
 	uint64_t cache_bytes; /* memory for tree nodes and clean data; 0: 64 MiB */
 	uint64_t dirty_bytes; /* most dirty data held in arena buffers; 0: a quarter of the arena */
 };
@@ -50,7 +50,7 @@ int fs_mount(struct volume *volume, const struct fs_mount_options *options, stru
 int fs_unmount(struct fs *fs);
 
 const struct uuid *fs_uuid(const struct fs *fs);
-uint64_t fs_fsid(const struct fs *fs);           /* from the superblock */
+uint64_t fs_fsid(const struct fs *fs);		 /* from the superblock */
 uint64_t fs_write_verifier(const struct fs *fs); /* changes exactly when unstable data may have been lost */
 
 struct fs_statfs {
@@ -71,7 +71,8 @@ struct fs_status {
 };
 void fs_status(struct fs *fs, struct fs_status *out);
 
-/* Verifies every structure and every checksum, of a mounted file system (quiet or busy) or of a read-only mounted one. */
+/* Verifies every structure and every checksum, of a mounted file system (quiet or busy) or of a read-only mounted one.
+ */
 struct fs_check_result {
 	uint64_t inodes, directories, extents, data_blocks, nodes, errors;
 };
@@ -103,7 +104,7 @@ struct fs_snapshot {
 int fs_snapshot_create(struct fs *fs, const char *name);
 int fs_snapshot_delete(struct fs *fs, const char *name);
 int fs_snapshot_list(struct fs *fs, void (*fn)(void *arg, const struct fs_snapshot *snapshot), void *arg);
-int fs_snapshots_wait(struct fs *fs); /* until the space of deleted ones is back */
+int fs_snapshots_wait(struct fs *fs);			 /* until the space of deleted ones is back */
 uint64_t fs_snapshot_fsid(uint64_t fsid, uint32_t snap); /* what attributes of fs_id.snap SNAP show; 0: FSID itself */
 
 /* ------------------------------------------------------------------------------------------------
@@ -131,11 +132,11 @@ struct fs_cred {
  */
 #define FS_REPLIES 4096
 struct fs_reply {
-	uint64_t client;   /* hash of the client's address */
+	uint64_t client; /* hash of the client's address */
 	uint32_t xid, proc, checksum;
-	int32_t status;    /* 0: only successes are stored */
-	struct fs_id id;   /* the object that was made or changed */
-	uint64_t time_ns;  /* wall clock */
+	int32_t status;	  /* 0: only successes are stored */
+	struct fs_id id;  /* the object that was made or changed */
+	uint64_t time_ns; /* wall clock */
 };
 void fs_replies_foreach(struct fs *fs, void (*fn)(void *arg, const struct fs_reply *reply), void *arg);
 
@@ -143,7 +144,7 @@ void fs_replies_foreach(struct fs *fs, void (*fn)(void *arg, const struct fs_rep
 struct fs_op {
 	const struct fs_cred *cred;
 	const struct fs_reply *reply; /* client, xid, proc, checksum filled in */
-	bool owner_override;          /* the owner may always read and write (NFSv3 has no open) */
+	bool owner_override;	      /* the owner may always read and write (NFSv3 has no open) */
 };
 
 enum fs_type { FS_REG = 1, FS_DIR, FS_LNK, FS_CHR, FS_BLK, FS_FIFO, FS_SOCK };
@@ -196,18 +197,20 @@ int fs_setattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const str
 
 #define FS_MAY_READ 1u
 #define FS_MAY_WRITE 2u
-#define FS_MAY_EXEC 4u   /* or search, of a directory */
+#define FS_MAY_EXEC 4u	 /* or search, of a directory */
 #define FS_MAY_DELETE 8u /* entries of this directory */
 /* Which of WANTED are allowed; never fails with -EACCES. */
 int fs_access(struct fs *fs, const struct fs_op *op, struct fs_id id, uint32_t wanted, uint32_t *allowed,
 	struct fs_attr *attr);
 
-/* NAME is NAME_LEN bytes, no NUL and no '/' (-EINVAL); "." and ".." are understood by lookup only. dir_attr also on -ENOENT. */
+/* NAME is NAME_LEN bytes, no NUL and no '/' (-EINVAL); "." and ".." are understood by lookup only. dir_attr also on
+ * -ENOENT. */
 int fs_lookup(struct fs *fs, const struct fs_op *op, struct fs_id dir, const char *name, size_t name_len,
 	struct fs_attr *attr, struct fs_attr *dir_attr);
 
 /* Room for FS_SYMLINK_MAX bytes; returns the length. */
-int fs_readlink(struct fs *fs, const struct fs_op *op, struct fs_id id, char *target, size_t room, struct fs_attr *attr);
+int fs_readlink(
+	struct fs *fs, const struct fs_op *op, struct fs_id id, char *target, size_t room, struct fs_attr *attr);
 
 /*
  * Reads up to *COUNT bytes at OFF. Fills OUT[0..*N) (room for *N slices in, used out) with referenced
@@ -229,7 +232,8 @@ enum fs_stable { FS_UNSTABLE, FS_DATA_SYNC, FS_FILE_SYNC };
 int fs_write(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, const struct slice *from, unsigned n,
 	enum fs_stable stable, enum fs_stable *committed, struct fs_wcc *wcc);
 int fs_commit(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count, struct fs_wcc *wcc);
-/* Buffers for a write of COUNT bytes at OFF, placed by the rule above. Fills OUT, returns the number of slices (or -ENOSPC). */
+/* Buffers for a write of COUNT bytes at OFF, placed by the rule above. Fills OUT, returns the number of slices (or
+ * -ENOSPC). */
 int fs_write_buffers(uint64_t off, uint32_t count, struct slice *out, unsigned max);
 
 /*
@@ -237,8 +241,8 @@ int fs_write_buffers(uint64_t off, uint32_t count, struct slice *out, unsigned m
  * long enough; -ENOSPC when its holes would not fit now. (Each write needs new space here, so none is put aside.)
  */
 int fs_punch(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count, struct fs_wcc *wcc);
-int fs_allocate(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count,
-	struct fs_wcc *wcc);
+int fs_allocate(
+	struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint64_t count, struct fs_wcc *wcc);
 /* The first byte of data, or of a hole, from OFF on. *EOF: there is none before the end of the file, *FOUND is its
  * size. */
 enum fs_seek { FS_SEEK_DATA, FS_SEEK_HOLE };
@@ -290,8 +294,8 @@ struct fs_dirent {
 	const struct fs_attr *attr; /* NULL without WITH_ATTR */
 };
 typedef bool fs_readdir_fn(void *arg, const struct fs_dirent *entry);
-int fs_readdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, uint64_t cookie, bool with_attr, fs_readdir_fn *fn,
-	void *arg, bool *eof, struct fs_attr *dir_attr);
+int fs_readdir(struct fs *fs, const struct fs_op *op, struct fs_id dir, uint64_t cookie, bool with_attr,
+	fs_readdir_fn *fn, void *arg, bool *eof, struct fs_attr *dir_attr);
 
 /*
  * Extended attributes: user., security. and trusted. names (others: -EOPNOTSUPP), values up to FS_XATTR_MAX bytes.
@@ -304,8 +308,8 @@ int fs_getxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const ch
 	size_t room, size_t *size);
 int fs_setxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const char *name, size_t name_len,
 	const void *value, size_t size, enum fs_xattr_mode mode, struct fs_wcc *wcc);
-int fs_removexattr(struct fs *fs, const struct fs_op *op, struct fs_id id, const char *name, size_t name_len,
-	struct fs_wcc *wcc);
+int fs_removexattr(
+	struct fs *fs, const struct fs_op *op, struct fs_id id, const char *name, size_t name_len, struct fs_wcc *wcc);
 typedef bool fs_listxattr_fn(void *arg, const char *name, size_t name_len); /* must not wait */
 int fs_listxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t *cookie, fs_listxattr_fn *fn,
 	void *arg, bool *eof);

@@ -275,7 +275,8 @@ int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, st
 #define FS_SNAPDIR_NAME ".snapshot"
 bool snapshot_exists(struct fs_files *files, uint32_t id);
 uint32_t snapshot_named(struct fs_files *files, const char *name, size_t len); /* 0: none */
-uint32_t snapshot_after(struct fs_files *files, uint32_t id, const char **name, size_t *len); /* the next one; 0: none */
+uint32_t snapshot_after(
+	struct fs_files *files, uint32_t id, const char **name, size_t *len); /* the next one; 0: none */
 void snapshot_dir_attr(struct fs *fs, struct inode_attr *attr);
 int snapshot_decode(const void *val, size_t len, uint8_t *state, uint64_t *created_ns, const char **name, size_t *n);
 int snapshots_mount(struct fs *fs);

@@ -451,7 +451,8 @@ int fs_mount(struct volume *volume, const struct fs_mount_options *options, stru
 		return rc;
 	}
 	if (!fs->read_only)
-		volume_set_owner(volume, &(struct volume_owner){.usage = space_usage, .check = fs_stripe_check, .arg = fs});
+		volume_set_owner(
+			volume, &(struct volume_owner){.usage = space_usage, .check = fs_stripe_check, .arg = fs});
 	*out = fs;
 	return 0;
 }

@@ -1,8 +1,8 @@
 /*
  * What the file system tells a scrub of its array: a stripe has rows that do not fit their parity, and the array cannot
  * tell which block is wrong. Here every live block of the stripe is read and verified by its checksum, which also
- * repairs it where another way to reconstruct it matches; afterwards the data is right, and what still does not fit is the
- * parity's fault.
+ * repairs it where another way to reconstruct it matches; afterwards the data is right, and what still does not fit is
+ * the parity's fault.
  *
  * Who owns a block is found as the cleaner finds it: by KEY_SUMMARY, then by the owner's extents. Blocks that no
  * summary explains leave the answer open. Nodes of the tree carry their own checksum and place.
@@ -53,8 +53,8 @@ static int owner_pass(struct tx *tx, void *arg)
 			return rc;
 		if (len == sizeof(d)) {
 			memcpy(&d, val, sizeof(d));
-			c->owner = (struct owner_seen){
-				le64_get(d.ino), le64_get(d.file_block), le32_get(d.count), true};
+			c->owner =
+				(struct owner_seen){le64_get(d.ino), le64_get(d.file_block), le32_get(d.count), true};
 			c->next_key = key.off + 1;
 			return 0;
 		}

@@ -35,23 +35,24 @@ enum fs_key_type {
 	KEY_STRIPES = 1,  /* off: stripe / 64 -> live blocks and state of 64 stripes (fs_format.h) */
 	KEY_SUMMARY = 2,  /* off: first block of a run of blocks -> its owner, as a hint for the cleaner */
 	KEY_SNAPSHOT = 3, /* off: snapshot id */
-	KEY_ORPHAN = 4,   /* off: inode number; no value */
-	KEY_REPLY = 5,    /* off: 0 .. FS_REPLIES-1, a ring -> struct fs_reply on disk */
+	KEY_ORPHAN = 4,	  /* off: inode number; no value */
+	KEY_REPLY = 5,	  /* off: 0 .. FS_REPLIES-1, a ring -> struct fs_reply on disk */
 	KEY_COUNTERS = 6, /* next inode number, generation, counts of inodes, bytes used */
 	/* ino: an inode number */
-	KEY_INODE = 16,   /* off 0 -> the inode */
+	KEY_INODE = 16,	  /* off 0 -> the inode */
 	KEY_SYMLINK = 17, /* off 0 -> the target's bytes */
-	KEY_NAME = 18,    /* of a directory; off: hash << 8 | n -> inode, sequence (to verify: name at that sequence) */
-	KEY_ENTRY = 19,   /* of a directory; off: sequence -> inode, type, name */
+	KEY_NAME = 18,	  /* of a directory; off: hash << 8 | n -> inode, sequence (to verify: name at that sequence) */
+	KEY_ENTRY = 19,	  /* of a directory; off: sequence -> inode, type, name */
 	KEY_XATTR = 20,
-	KEY_EXTENT = 21   /* off: first file block -> physical block, count, checksums */
+	KEY_EXTENT = 21 /* off: first file block -> physical block, count, checksums */
 };
 
 #define TREE_NODE_BYTES (16u * 1024)
 #define TREE_VALUE_MAX 3072u /* bytes of one value */
 
 struct tx;
-typedef int tx_pass(struct tx *tx, void *arg); /* 0: apply; -EAGAIN: run again; else fs_transact() returns it and nothing happened */
+typedef int tx_pass(struct tx *tx,
+	void *arg); /* 0: apply; -EAGAIN: run again; else fs_transact() returns it and nothing happened */
 
 /*
  * Runs PASS until it succeeds or fails, reserves log space first (so it waits while a checkpoint makes

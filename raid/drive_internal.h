@@ -104,8 +104,8 @@ extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, d
 /* Counted by each reactor for itself. */
 struct drive_stats {
 	_Atomic uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
-	_Atomic uint64_t volatile_writes; /* that ended without being durable */
-	_Atomic uint64_t others, others_ns;	/* commands that are not of rebuild or scrub, and how long they took */
+	_Atomic uint64_t volatile_writes;      /* that ended without being durable */
+	_Atomic uint64_t others, others_ns;    /* commands that are not of rebuild or scrub, and how long they took */
 	_Atomic uint64_t timed_reads, read_ns; /* all reads */
 } __attribute__((aligned(64)));
 
@@ -121,7 +121,7 @@ struct drive {
 	bool volatile_cache;   /* writes need FUA or a flush to survive a power cut */
 	bool can_discard;
 	bool read_only; /* opened to look only */
-	bool instant; /* ends commands inside of submit(): not worth a clock */
+	bool instant;	/* ends commands inside of submit(): not worth a clock */
 	uint64_t deadline_ns;
 	/* what it really is, whatever its path: device number, and inode of a file */
 	dev_t id_dev;

@@ -151,7 +151,8 @@ static int identify_all(struct drive *drive, struct error *err)
 	drive->lba_bytes = 1u << shift;
 	drive->bytes = (blocks << shift) & ~(uint64_t)(BLOCK_BYTES - 1);
 	drive->volatile_cache = ctrl->vwc & 1;
-	/* only where what was deallocated reads the same each time: parity and scrub would not agree with anything else */
+	/* only where what was deallocated reads the same each time: parity and scrub would not agree with anything else
+	 */
 	unsigned after = ns->dlfeat & 7u;
 	drive->can_discard = (le16toh(ctrl->oncs) & (1u << 2)) && (after == 1 || after == 2);
 	/* in units of the least page size, which is 4 KiB wherever Linux runs it */

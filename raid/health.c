@@ -1,9 +1,9 @@
 /*
  * Health of drives, looked at by the keeper every few seconds.
  *
- * Slow: the mean of a drive's reads is compared with the median of its peers. One that is many times slower, several times
- * in a row, is slow: reads go around it (read.c, rebuild.c) as long as the others suffice, and it is probed
- * with a few reads of its own until it is as fast as they are again. It stays a member and is written to.
+ * Slow: the mean of a drive's reads is compared with the median of its peers. One that is many times slower, several
+ * times in a row, is slow: reads go around it (read.c, rebuild.c) as long as the others suffice, and it is probed with
+ * a few reads of its own until it is as fast as they are again. It stays a member and is written to.
  *
  * SMART: NVMe drives are asked for their health log when the keeper starts and then every ten minutes, with an admin
  * command on a helper thread. What is new and bad is an event.
@@ -48,8 +48,9 @@ static void slow_set(struct member *member, bool slow, uint64_t mean, uint64_t m
 	log_warning("raid", "drive %s array=%s slot=%u drive=%s read_us=%llu peers_us=%llu",
 		slow ? "is slow, reads go around it" : "is as fast as its peers again", member->array->config.name,
 		member->slot, member->path, (unsigned long long)(mean / 1000), (unsigned long long)(median / 1000));
-	event_emit(member->array, slow ? "drive-slow" : "drive-recovered", member, "reads take %llu us, of peers %llu us",
-		(unsigned long long)(mean / 1000), (unsigned long long)(median / 1000));
+	event_emit(member->array, slow ? "drive-slow" : "drive-recovered", member,
+		"reads take %llu us, of peers %llu us", (unsigned long long)(mean / 1000),
+		(unsigned long long)(median / 1000));
 }
 
 /* A slow drive is read by nobody else: a few reads tell whether it still is. */
@@ -165,7 +166,8 @@ static void smart_tick(struct array *array)
 		struct smart_call call = {.drive = m->drive};
 		uint8_t state = atomic_load(&m->state);
 		if (!m->drive || !m->drive->ops->health ||
-			(state != FORMAT_MEMBER_ACTIVE && state != FORMAT_MEMBER_REBUILD && state != FORMAT_MEMBER_SPARE))
+			(state != FORMAT_MEMBER_ACTIVE && state != FORMAT_MEMBER_REBUILD &&
+				state != FORMAT_MEMBER_SPARE))
 			continue;
 		offload(smart_blocking, &call);
 		if (call.result)

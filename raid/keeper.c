@@ -234,8 +234,8 @@ static int member_return(struct add_call *call, unsigned slot, const struct supe
 }
 
 /* What it holds does not forbid to take it. */
-static int content_check(const struct add_call *call, struct drive *drive, enum super_verdict verdict,
-	const struct super_found *found)
+static int content_check(
+	const struct add_call *call, struct drive *drive, enum super_verdict verdict, const struct super_found *found)
 {
 	char holds[80];
 	bool foreign;
@@ -263,7 +263,7 @@ static int slot_choose(const struct add_call *call, bool *lost)
 	*lost = true;
 	if (call->how.slot >= 0)
 		return call->how.slot < (int)c->members && state_lost(c->member[call->how.slot].state) ? call->how.slot
-												      : -1;
+												       : -1;
 	for (unsigned i = 0; i < c->members && !call->how.spare; i++)
 		if (state_lost(c->member[i].state))
 			return (int)i;
@@ -293,7 +293,8 @@ static int member_new(struct add_call *call, const struct super_found *found)
 	bool lost;
 	int slot = slot_choose(call, &lost);
 	if (slot < 0)
-		return error_set(call->err, -EINVAL, "array %s: slot %d has not lost its member", c->name, call->how.slot);
+		return error_set(
+			call->err, -EINVAL, "array %s: slot %d has not lost its member", c->name, call->how.slot);
 	struct super_found *again = malloc(sizeof(*again));
 	if (!again)
 		return error_set(call->err, -ENOMEM, "out of memory");
@@ -370,8 +371,8 @@ static void add_home(void *arg)
 			memcmp(&found->config.uuid, &array->config.uuid, sizeof(array->config.uuid)) == 0)
 			slot = slot_of(array, &found->member);
 		for (unsigned i = 0; i < array->config.slots; i++)
-			held = held || ((int)i != slot && array->member[i].drive &&
-					       drive_same(array->member[i].drive, drive));
+			held = held ||
+			       ((int)i != slot && array->member[i].drive && drive_same(array->member[i].drive, drive));
 		drive_close(drive);
 		if (held)
 			call->result = error_set(
@@ -422,8 +423,8 @@ static void remove_home(void *arg)
 			(void)wipe_ends(drive);
 		member_drive_set(member, NULL, "");
 	} else if (!state_lost(c->member[slot].state)) {
-		call->result = error_set(
-			call->err, -EBUSY, "array %s: member %u is in use; fail it first", c->name, slot);
+		call->result =
+			error_set(call->err, -EBUSY, "array %s: member %u is in use; fail it first", c->name, slot);
 	} else {
 		member_drive_set(&array->member[slot], NULL, "");
 	}

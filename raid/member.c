@@ -317,8 +317,7 @@ int array_fail(struct array *array, unsigned slot, struct error *err)
 
 const char *member_state_name(enum member_state state)
 {
-	static const char *const names[] = {
-		"active", "failed", "missing", "stale", "spare", "rebuilding", "none"};
+	static const char *const names[] = {"active", "failed", "missing", "stale", "spare", "rebuilding", "none"};
 	return (unsigned)state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
 }
 

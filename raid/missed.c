@@ -5,7 +5,8 @@
  * each. Before anything is written to a region without the member, its bit is on the survivors (struct
  * format_missed, 4 KiB on each, once for a region and an absence). The map belongs to the absence by its map_id, which
  * stands in the superblocks; so a map of an earlier absence is never taken for it. No map, or one that cannot be
- * read from any survivor: the member is rebuilt from the beginning. The log zone has no bits; it is always copied whole.
+ * read from any survivor: the member is rebuilt from the beginning. The log zone has no bits; it is always copied
+ * whole.
  *
  * Recent writes. What a member has acknowledged but not flushed is lost when it loses power alone. So the regions
  * that were written since the last flush are kept in memory, for all members together, and a member with a volatile
@@ -324,7 +325,8 @@ void missed_load(struct array *array)
 			if (array->config.member[i].state == FORMAT_MEMBER_ACTIVE && array->member[i].drive)
 				known = map_read(array, array->member[i].drive, slot, buf) || known;
 		if (!known) {
-			log_warning("raid", "what a member missed cannot be read, it would be rebuilt whole array=%s slot=%u",
+			log_warning("raid",
+				"what a member missed cannot be read, it would be rebuilt whole array=%s slot=%u",
 				array->config.name, slot);
 			mc->map_id = 0;
 			mc->rebuild_next = 0;

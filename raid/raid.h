@@ -160,11 +160,11 @@ struct rebuild_status {
 	bool running, paused;
 	bool partial; /* a member that came back: only what it missed */
 	unsigned slot;
-	uint64_t done_bytes, total_bytes;    /* of the member; the total as it was counted at the start */
+	uint64_t done_bytes, total_bytes;   /* of the member; the total as it was counted at the start */
 	uint64_t read_bytes, written_bytes; /* by this rebuild */
-	uint64_t rate;			     /* bytes of the member a second, lately */
-	uint64_t eta_ns;		     /* 0: not known */
-	uint64_t lost_rows;		     /* could not be brought back: other members cannot be read there */
+	uint64_t rate;			    /* bytes of the member a second, lately */
+	uint64_t eta_ns;		    /* 0: not known */
+	uint64_t lost_rows;		    /* could not be brought back: other members cannot be read there */
 };
 
 /* What an NVMe drive tells of its health. */
@@ -180,9 +180,9 @@ struct scrub_status {
 	uint64_t done_stripes, total_stripes, eta_ns;
 	uint64_t started, ended; /* ns since 1970; 0: never */
 	uint64_t read_bytes;
-	uint64_t mismatches;	/* rows that did not fit together */
-	uint64_t repaired;	/* ... of which the wrong block was found, and made right */
-	uint64_t unresolved;	/* ... of which nobody can tell what is wrong */
+	uint64_t mismatches;	  /* rows that did not fit together */
+	uint64_t repaired;	  /* ... of which the wrong block was found, and made right */
+	uint64_t unresolved;	  /* ... of which nobody can tell what is wrong */
 	uint64_t unread_repaired; /* blocks that could not be read, and were written again */
 };
 int array_scrub_start(struct array *array, struct error *err);
@@ -191,8 +191,8 @@ void array_scrub_stop(struct array *array);
 
 /*
  * What happens to arrays: "member-failed", "member-returned", "rebuild-started", "rebuild-done", "rebuild-failed",
- * "spare-used", "spare-lost", "no-spare", "drive-slow", "drive-warning", "scrub-done", "block-repaired", "array-stopped".
- * FN is called on any reactor, and must not wait. MEMBER is a path, or "". One listener; NULL: none.
+ * "spare-used", "spare-lost", "no-spare", "drive-slow", "drive-warning", "scrub-done", "block-repaired",
+ * "array-stopped". FN is called on any reactor, and must not wait. MEMBER is a path, or "". One listener; NULL: none.
  */
 typedef void raid_event_fn(void *arg, const char *event, const char *array, const char *member, const char *detail);
 void raid_events_listen(raid_event_fn *fn, void *arg);
@@ -211,7 +211,7 @@ struct array_status {
 	struct {
 		enum member_state state;
 		uint64_t changed; /* when it came into this state, ns since 1970 */
-		bool slow; /* reads go around it */
+		bool slow;	  /* reads go around it */
 		bool smart_valid;
 		struct drive_smart smart;
 		char path[256], model[41], serial[21];
@@ -263,8 +263,8 @@ struct volume_owner {
 	/* Sets USED[i] for each of the COUNT stripes from FIRST on, of which some row is needed or is being written. */
 	void (*usage)(void *arg, uint64_t first, unsigned count, bool *used);
 	/*
-	 * Reads all that is needed of STRIPE and repairs what its checksums find wrong. 0: the data of all rows in use is
-	 * right now, and ROW_USED[row] tells which these are; else it cannot tell.
+	 * Reads all that is needed of STRIPE and repairs what its checksums find wrong. 0: the data of all rows in use
+	 * is right now, and ROW_USED[row] tells which these are; else it cannot tell.
 	 */
 	int (*check)(void *arg, uint64_t stripe, bool *row_used);
 	void *arg;

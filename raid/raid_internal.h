@@ -181,7 +181,7 @@ struct member {
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, timeouts;
 	_Atomic uint64_t error_score; /* read errors, of which one is forgiven every 10 minutes */
 	_Atomic uint64_t error_time;
-	_Atomic bool told; /* that it has too many errors */
+	_Atomic bool told;	     /* that it has too many errors */
 	bool stale;		     /* a drive is there, but behind */
 	struct missed *missed;	     /* missed.c; NULL: of a spare's slot */
 	struct member_health health; /* health.c; home reactor */
@@ -232,7 +232,7 @@ struct array {
 		struct rebuild *rebuild;    /* the one that runs */
 		struct rebuild_status last; /* what the last one came to */
 	} keeper;
-	struct scrub *scrub; /* scrub.c */
+	struct scrub *scrub;		/* scrub.c */
 	struct scrub_status scrub_last; /* of the one that runs, or ran last; under table */
 	struct rebuild_tuning tuning;
 	/* health.c */

@@ -96,7 +96,8 @@ void array_usage(struct array *array, uint64_t first, unsigned count, bool *used
 		if (!v->name[0] || v->first_stripe >= first + count || v->first_stripe + v->stripes <= first)
 			continue;
 		uint64_t from = v->first_stripe > first ? v->first_stripe : first;
-		uint64_t end = v->first_stripe + v->stripes < first + count ? v->first_stripe + v->stripes : first + count;
+		uint64_t end =
+			v->first_stripe + v->stripes < first + count ? v->first_stripe + v->stripes : first + count;
 		const struct volume *volume = array->open[i];
 		if (volume && volume->owner.usage)
 			volume->owner.usage(volume->owner.arg, from - v->first_stripe, (unsigned)(end - from),
@@ -475,8 +476,8 @@ static int chunk_rebuild(struct rebuild *r, uint64_t chunk)
 				struct member *source = &r->array->member[from.slot];
 				if (other == copy || !member_active(source))
 					continue;
-				e = drive_io(
-					source->drive, DRIVE_OP_READ, from.offset + at, r->lane[0].buf[0], bytes, false);
+				e = drive_io(source->drive, DRIVE_OP_READ, from.offset + at, r->lane[0].buf[0], bytes,
+					false);
 				if (e == -ETIMEDOUT) {
 					buf_put(r->lane[0].buf[0]);
 					r->lane[0].buf[0] = buf_alloc(r->piece);
@@ -544,7 +545,8 @@ static uint64_t work_count(struct rebuild *r)
 		return 0;
 	for (unsigned e = 0; e < c->geometries; e++) {
 		r->geo = &c->geometry[e];
-		for (uint64_t s = r->geo->first_stripe; s < r->geo->first_stripe + r->geo->stripes && !rebuild_over(r);) {
+		for (uint64_t s = r->geo->first_stripe;
+			s < r->geo->first_stripe + r->geo->stripes && !rebuild_over(r);) {
 			uint64_t left = r->geo->first_stripe + r->geo->stripes - s;
 			unsigned count = left < USAGE_STRIPES ? (unsigned)left : USAGE_STRIPES;
 			array_usage(r->array, s, count, used);

@@ -7,8 +7,8 @@
  * waits until it is whole.
  *
  * Which block of a mismatched row is wrong:
- *   - the owner of the volume verifies all blocks of the stripe that are in use by their checksums, and repairs those that
- *     are wrong. What does not fit afterwards is parity, which is computed anew;
+ *   - the owner of the volume verifies all blocks of the stripe that are in use by their checksums, and repairs those
+ * that are wrong. What does not fit afterwards is parity, which is computed anew;
  *   - without an owner, or when it cannot tell: the syndrome of P and Q points to one block, or most copies agree;
  *   - else nobody can tell, and the row is reported.
  * Rows that nobody uses may never have been written whole. Their parity is made to fit, and they are not counted.
@@ -113,9 +113,9 @@ static int piece_read(struct scrub_lane *lane, uint64_t stripe, uint32_t at, uin
 		if (reqs[i].error == -ENOMEM || reqs[i].error == -EINVAL)
 			return reqs[i].error;
 		/* the same bad sector may be met again and again: it is one error */
-		int e = bytes == BLOCK_BYTES ? member_failed(member_of(s, stripe, i, &offset), MEMBER_READ_ERROR,
-						       reqs[i].error)
-					     : 0;
+		int e = bytes == BLOCK_BYTES
+				? member_failed(member_of(s, stripe, i, &offset), MEMBER_READ_ERROR, reqs[i].error)
+				: 0;
 		r = e ? e : r ? r : -EIO;
 	}
 	count(s, &s->array->scrub_last.read_bytes, (uint64_t)width * bytes);
@@ -147,7 +147,8 @@ static bool row_fits(const struct scrub_lane *lane, uint32_t off, uint32_t bytes
 	return true;
 }
 
-static int block_write(struct scrub_lane *lane, uint64_t stripe, unsigned pos, uint32_t at, struct buf *from, uint32_t off)
+static int block_write(
+	struct scrub_lane *lane, uint64_t stripe, unsigned pos, uint32_t at, struct buf *from, uint32_t off)
 {
 	uint64_t offset;
 	struct member *member = member_of(lane->scrub, stripe, pos, &offset);
@@ -586,8 +587,8 @@ static void start_home(void *arg)
 	}
 	s->begun = now_ns();
 	pthread_mutex_lock(&array->table);
-	array->scrub_last = (struct scrub_status){
-		.running = true, .total_stripes = config_stripes(c), .started = wall_ns()};
+	array->scrub_last =
+		(struct scrub_status){.running = true, .total_stripes = config_stripes(c), .started = wall_ns()};
 	pthread_mutex_unlock(&array->table);
 	if (fiber_spawn(scrub_fiber, s)) {
 		pthread_mutex_lock(&array->table);

@@ -236,8 +236,8 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 	if (r)
 		return r;
 	uint64_t chunk = volume->log_first + block / chunk_blocks;
-	unsigned gate = gate_enter_write(array, ZONE_LOG, chunk,
-		volume->log_first + (block + left - 1) / chunk_blocks - chunk + 1);
+	unsigned gate = gate_enter_write(
+		array, ZONE_LOG, chunk, volume->log_first + (block + left - 1) / chunk_blocks - chunk + 1);
 	struct slice_cursor cursor = slice_cursor_at(from, n);
 	unsigned copy = 0; /* of the piece at BLOCK, where the next round begins */
 	while (left && !r) {

@@ -19,11 +19,25 @@
 #include "xdr/xdr.h"
 
 /* RFC 5531 section 9 */
-enum rpc_accept_stat { RPC_SUCCESS, RPC_PROG_UNAVAIL, RPC_PROG_MISMATCH, RPC_PROC_UNAVAIL, RPC_GARBAGE_ARGS, RPC_SYSTEM_ERR };
+enum rpc_accept_stat {
+	RPC_SUCCESS,
+	RPC_PROG_UNAVAIL,
+	RPC_PROG_MISMATCH,
+	RPC_PROC_UNAVAIL,
+	RPC_GARBAGE_ARGS,
+	RPC_SYSTEM_ERR
+};
 enum rpc_auth_flavor { RPC_AUTH_NONE = 0, RPC_AUTH_SYS = 1, RPC_AUTH_GSS = 6 };
-enum rpc_auth_stat { RPC_AUTH_OK, RPC_AUTH_BADCRED, RPC_AUTH_REJECTEDCRED, RPC_AUTH_BADVERF, RPC_AUTH_REJECTEDVERF, RPC_AUTH_TOOWEAK };
-#define RPC_DROP 100         /* a procedure's return value: send nothing (the client will retransmit) */
-#define RPC_AUTH_ERROR 101   /* MSG_DENIED with req->auth_stat */
+enum rpc_auth_stat {
+	RPC_AUTH_OK,
+	RPC_AUTH_BADCRED,
+	RPC_AUTH_REJECTEDCRED,
+	RPC_AUTH_BADVERF,
+	RPC_AUTH_REJECTEDVERF,
+	RPC_AUTH_TOOWEAK
+};
+#define RPC_DROP 100	   /* a procedure's return value: send nothing (the client will retransmit) */
+#define RPC_AUTH_ERROR 101 /* MSG_DENIED with req->auth_stat */
 
 struct rpc_cred {
 	uint32_t flavor;
@@ -44,7 +58,8 @@ struct rpc_procedure {
 	uint32_t flags;
 	/* Most bytes of its results without payload: room that is made sure of before it runs. */
 	uint32_t reply_max;
-	/* Further room that the call itself asks for (READDIR's maxcount); NULL: none. Reads the arguments without consuming them. */
+	/* Further room that the call itself asks for (READDIR's maxcount); NULL: none. Reads the arguments without
+	 * consuming them. */
 	uint32_t (*reply_more)(const struct rpc_request *req);
 };
 
@@ -78,7 +93,8 @@ struct rpc_request {
 	struct xdr_out out; /* at the results */
 	/* Most bytes of payload that the reply can carry (what the client's Write chunk holds; UINT32_MAX on TCP). */
 	uint32_t reply_payload_max;
-	/* For a call that was done before a restart: what rpc_cache_preload() was given; the procedure then only tells its result again. */
+	/* For a call that was done before a restart: what rpc_cache_preload() was given; the procedure then only tells
+	 * its result again. */
 	const void *replay;
 	uint32_t replay_bytes;
 	uint64_t started; /* now_ns() */
@@ -112,11 +128,11 @@ int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned 
 struct rpc_server_config {
 	const struct rpc_program *const *programs; /* several versions of one program are several entries */
 	unsigned program_count;
-	uint64_t memory;          /* most bytes that requests may hold, over all connections; 0: half of the arena */
+	uint64_t memory;	  /* most bytes that requests may hold, over all connections; 0: half of the arena */
 	uint32_t tcp_connections; /* most; 0: 4096 */
-	uint32_t rdma_credits;    /* most per connection; 0: 64 */
-	uint32_t message_max;     /* longest call without payload + 1 MiB payload; 0: 1 MiB + 64 KiB */
-	uint32_t cache_entries;   /* of the reply cache; 0: 8192 */
+	uint32_t rdma_credits;	  /* most per connection; 0: 64 */
+	uint32_t message_max;	  /* longest call without payload + 1 MiB payload; 0: 1 MiB + 64 KiB */
+	uint32_t cache_entries;	  /* of the reply cache; 0: 8192 */
 };
 int rpc_server_start(const struct rpc_server_config *config, struct rpc_server **server, struct error *err);
 /* ADDRESS is numeric, IPv4 or IPv6. An IPv6 listener takes no IPv4 (both are listed in the configuration). */
@@ -146,7 +162,8 @@ struct rpc_connection_info {
 	uint64_t calls, bytes_in, bytes_out, since_ns;
 	uint32_t credits;
 };
-void rpc_connections_foreach(struct rpc_server *server, void (*fn)(void *arg, const struct rpc_connection_info *info), void *arg);
+void rpc_connections_foreach(
+	struct rpc_server *server, void (*fn)(void *arg, const struct rpc_connection_info *info), void *arg);
 
 /* rpcbind, through libtirpc on a helper thread: -ENOENT when none runs here. */
 int rpc_rpcbind_set(uint32_t program, uint32_t version, const char *netid, uint16_t port);

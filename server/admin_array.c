@@ -36,7 +36,8 @@ static json_t *member_json(const struct array_status *status, unsigned slot)
 		const struct drive_smart *smart = &status->member[slot].smart;
 		json_t *health = json_object();
 		admin_put_number(health, "critical_warning", smart->critical_warning);
-		admin_put_number(health, "temperature_celsius", smart->temperature > 273 ? smart->temperature - 273 : 0);
+		admin_put_number(
+			health, "temperature_celsius", smart->temperature > 273 ? smart->temperature - 273 : 0);
 		admin_put_number(health, "percent_used", smart->percent_used);
 		admin_put_number(health, "spare_percent", smart->spare_percent);
 		admin_put_number(health, "spare_threshold", smart->spare_threshold);

@@ -60,8 +60,7 @@ int admin_slot(struct admin *admin, struct array_status *status, unsigned *slot)
 		if (status->member[i].state != MEMBER_NONE && !strcmp(status->member[i].path, drive))
 			number = i;
 	if (drive && number == UINT64_MAX)
-		return error_set(
-			admin->err, -ENOENT, "array %s: drive %.200s is no member of it", status->name, drive);
+		return error_set(admin->err, -ENOENT, "array %s: drive %.200s is no member of it", status->name, drive);
 	if (number >= status->slots || status->member[number].state == MEMBER_NONE)
 		return error_set(admin->err, -ENOENT, "array %s: there is no such slot; it has 0 to %u", status->name,
 			status->members - 1);
@@ -105,8 +104,7 @@ static json_t *slot_result(struct storage_array *sa, struct array_status *status
 	admin_put_number(result, "slot", slot);
 	admin_put_string(result, "member_state", member_state_name(status->member[slot].state));
 	admin_put_string(result, "drive", status->member[slot].path);
-	admin_put_string(
-		result, "state", status->stopped ? "stopped" : status->degraded ? "degraded" : "healthy");
+	admin_put_string(result, "state", status->stopped ? "stopped" : status->degraded ? "degraded" : "healthy");
 	admin_put(result, "rebuild", admin_rebuild_json(&status->rebuild));
 	return result;
 }

@@ -92,8 +92,10 @@ static void rebuild_line(const json_t *rebuild, FILE *out)
 		fprintf(out, "rebuild of slot %llu%s: %u %%, %s/s%s%s\n",
 			(unsigned long long)json_number(rebuild, "slot"),
 			json_is_true(json_object_get(rebuild, "partial")) ? " (what it missed)" : "",
-			(unsigned)(!total ? 0 : done >= total ? 100 : done * 100 / total), rate, eta,
-			json_is_true(json_object_get(rebuild, "paused")) ? ", paused" : "");
+			(unsigned)(!total	   ? 0
+				   : done >= total ? 100
+						   : done * 100 / total),
+			rate, eta, json_is_true(json_object_get(rebuild, "paused")) ? ", paused" : "");
 	else if (json_number(rebuild, "written_bytes"))
 		fprintf(out, "last rebuild: slot %llu, %s written%s\n",
 			(unsigned long long)json_number(rebuild, "slot"), written,
@@ -114,8 +116,10 @@ static void scrub_line(const json_t *scrub, FILE *out)
 		return;
 	if (running)
 		fprintf(out, "scrub: %u %%%s%s, ",
-			(unsigned)(!total ? 0 : done >= total ? 100 : done * 100 / total), eta,
-			json_is_true(json_object_get(scrub, "paused")) ? ", paused" : "");
+			(unsigned)(!total	   ? 0
+				   : done >= total ? 100
+						   : done * 100 / total),
+			eta, json_is_true(json_object_get(scrub, "paused")) ? ", paused" : "");
 	else
 		fprintf(out, "last scrub: ");
 	fprintf(out, "%llu rows did not fit, %llu repaired, %llu unresolved; %llu unreadable blocks written again\n",

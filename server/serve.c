@@ -428,8 +428,8 @@ static bool server_settings_same(const struct config *a, const struct config *b)
 	return strings_same(a->listen, a->listen_count, b->listen, b->listen_count) &&
 	       strings_same(a->drives, a->drive_count, b->drives, b->drive_count) && a->nfs_port == b->nfs_port &&
 	       a->rdma_port == b->rdma_port && a->cores == b->cores && a->memory == b->memory &&
-	       !strcmp(a->control, b->control) && !strcmp(a->hook ? a->hook : "", b->hook ? b->hook : "") && !strcmp(a->metrics_address, b->metrics_address) &&
-	       a->metrics_port == b->metrics_port;
+	       !strcmp(a->control, b->control) && !strcmp(a->hook ? a->hook : "", b->hook ? b->hook : "") &&
+	       !strcmp(a->metrics_address, b->metrics_address) && a->metrics_port == b->metrics_port;
 }
 
 /* With the lock held. Takes over CONFIG when it succeeds. */

@@ -6,11 +6,9 @@
  *   storage.c   what is open: scan, arrays, volumes, mounted file systems (used by furrowd and by the offline tool)
  *   admin*.c    the commands: a JSON request to a JSON result, on a fiber; run by furrowd for its control
  *               socket, and by `furrow` itself when no server runs
- *   control.c   the control socket (server side), metrics_http.c the /metrics page, storage_metrics.c its part about storage
- *   cli*.c      `furrow`: arguments, tables, confirmation, progress, exit status
- *   exports.c   which client may do what where; access gate; pseudo-root
- *   handle.c    file handles with their MAC
- *   nfs3*.c     NFSv3, mount3.c MOUNT 3
+ *   control.c   the control socket (server side), metrics_http.c the /metrics page, storage_metrics.c its part about
+ * storage cli*.c      `furrow`: arguments, tables, confirmation, progress, exit status exports.c   which client may do
+ * what where; access gate; pseudo-root handle.c    file handles with their MAC nfs3*.c     NFSv3, mount3.c MOUNT 3
  *   serve.c     the server's start, reload and stop; main.c furrowd: options, signals; daemon.c leaving the terminal
  */
 #ifndef FURROW_SERVER_INTERNAL_H
@@ -35,9 +33,9 @@
 enum squash { SQUASH_NONE, SQUASH_ROOT, SQUASH_ALL };
 
 struct config_clients {
-	char text[64];          /* as written */
-	struct in6_addr net;    /* IPv4 as v4-mapped */
-	unsigned prefix;        /* of 128 */
+	char text[64];	     /* as written */
+	struct in6_addr net; /* IPv4 as v4-mapped */
+	unsigned prefix;     /* of 128 */
 };
 struct config_allow {
 	struct config_clients *clients;
@@ -48,23 +46,23 @@ struct config_allow {
 	bool sec_sys, sec_none;
 };
 struct config_export {
-	char *path;       /* "/data" */
+	char *path;	  /* "/data" */
 	char *filesystem; /* "a0/data" */
 	struct config_allow *allow;
 	unsigned allow_count;
-	unsigned line;    /* for messages about it later */
+	unsigned line; /* for messages about it later */
 };
 struct config {
 	char *file;
 	char **listen;
 	unsigned listen_count;
 	uint16_t nfs_port, rdma_port; /* 0: that transport is off */
-	unsigned cores;               /* 0: auto */
-	uint64_t memory;              /* bytes; 0: auto */
+	unsigned cores;		      /* 0: auto */
+	uint64_t memory;	      /* bytes; 0: auto */
 	char *control;
-	char *hook;                   /* a program that is run for each event; NULL: none */
-	char *metrics_address;        /* "127.0.0.1" */
-	uint16_t metrics_port;        /* 9750; 0: off */
+	char *hook;	       /* a program that is run for each event; NULL: none */
+	char *metrics_address; /* "127.0.0.1" */
+	uint16_t metrics_port; /* 9750; 0: off */
 	char **drives;
 	unsigned drive_count;
 	struct config_export *exports;
@@ -76,7 +74,7 @@ int config_load(const char *file, struct config **config, struct error *err);
 int config_default(struct config **config, struct error *err);
 void config_free(struct config *config);
 bool config_name_valid(const char *name, size_t length); /* of an array or a volume */
-bool config_filesystem_valid(const char *name);          /* "array/volume" */
+bool config_filesystem_valid(const char *name);		 /* "array/volume" */
 #define CONFIG_MEMORY_MIN (128ull << 20)
 /* What "auto" comes to on this machine, and the arena's part of memory. */
 void config_core(const struct config *config, struct core_config *core);
@@ -98,7 +96,8 @@ struct storage_fs {
 	struct volume *volume;
 	struct fs *fs; /* NULL: not mounted, see problem */
 	char problem[256];
-	/* Who needs it mounted besides the storage itself: export tables in use, a running check. It is not unmounted before. */
+	/* Who needs it mounted besides the storage itself: export tables in use, a running check. It is not unmounted
+	 * before. */
 	_Atomic unsigned users;
 	uint64_t cache_bytes; /* its part of the storage's */
 	struct list_node node;
@@ -112,14 +111,15 @@ struct storage {
 	char **drives; /* patterns */
 	unsigned drive_count;
 	struct list arrays, filesystems; /* the volumes of all open arrays, mounted or not */
-	struct fiber_mutex lock;         /* held by whoever changes the lists, or waits while it walks them */
-	uint64_t cache_given;            /* of cache_bytes, to those mounted */
-	uint64_t cache_bytes; /* for all file systems; 0: a default. Set it before storage_open() */
-	bool keep;            /* arrays take spares and rebuild by themselves. Set it before storage_open() */
+	struct fiber_mutex lock;	 /* held by whoever changes the lists, or waits while it walks them */
+	uint64_t cache_given;		 /* of cache_bytes, to those mounted */
+	uint64_t cache_bytes;		 /* for all file systems; 0: a default. Set it before storage_open() */
+	bool keep;		     /* arrays take spares and rebuild by themselves. Set it before storage_open() */
 	struct storage_watch *watch; /* storage_watch.c */
-	bool read_only;       /* mount so that nothing is written to the volumes. Set it before storage_open() */
+	bool read_only;		     /* mount so that nothing is written to the volumes. Set it before storage_open() */
 };
-/* Assembles the arrays that FILESYSTEMS ("array/name") need, or all found when it is NULL, and mounts those file systems. */
+/* Assembles the arrays that FILESYSTEMS ("array/name") need, or all found when it is NULL, and mounts those file
+ * systems. */
 int storage_open(struct storage *storage, char **drives, unsigned drive_count, const char *const *filesystems,
 	unsigned count, struct error *err);
 /* More of the same after storage_open(): on reload, before exports_build(). What is mounted already stays as it is. */
@@ -140,7 +140,8 @@ int storage_volumes_refresh(struct storage *storage, struct storage_array *array
  */
 void storage_watch_start(struct storage *storage);
 void storage_watch_stop(struct storage *storage); /* waits */
-/* The metrics of arrays and file systems, from a thread that is no reactor; of the storage that was shown last (NULL: none). */
+/* The metrics of arrays and file systems, from a thread that is no reactor; of the storage that was shown last (NULL:
+ * none). */
 void storage_metrics_show(struct storage *storage);
 void storage_metrics_write(FILE *out);
 /* exports_build() takes one for each export, and the last exports_put() gives it back. Any thread. */
@@ -153,13 +154,14 @@ struct storage_fs *storage_fs_find(struct storage *storage, const char *name);
  * Exports and handles (exports.c, handle.c)
  */
 
-struct export {
+struct export
+{
 	uint32_t id; /* stable: hash of path; in file handles */
 	char *path;
 	struct storage_fs *filesystem;
 	struct config_allow *allow; /* copied from the configuration */
 	unsigned allow_count;
-	struct fs *fs;          /* that of filesystem */
+	struct fs *fs; /* that of filesystem */
 	uint64_t fsid;
 	uint64_t handle_key[2]; /* of its file handles' MAC */
 };
@@ -188,11 +190,13 @@ struct server {
 	uint64_t started; /* wall_ns() */
 	bool rdma, rpcbind;
 	_Atomic bool stopping; /* commands that take long (a check) end early; any reactor */
-	/* Configurations that a reload replaced: what was made from them may still point into them. Freed at the end. */
+	/* Configurations that a reload replaced: what was made from them may still point into them. Freed at the end.
+	 */
 	struct config **retired;
 	unsigned retired_count;
 	struct fiber_mutex reload_lock;
-	/* What SIGHUP does, for `furrow reload`: reads the configuration again and publishes its exports. Waits; set by main.c. */
+	/* What SIGHUP does, for `furrow reload`: reads the configuration again and publishes its exports. Waits; set by
+	 * main.c. */
 	int (*reload)(struct server *server, struct error *err);
 };
 
@@ -205,8 +209,8 @@ int serve_start(struct server *server, const bool *stop, struct error *err);
 void serve_stop(struct server *server);
 int serve_reload(struct server *server, struct error *err);
 /*
- * Before anything is opened, and so before anything is written: whether the listening addresses, that of the metrics and the
- * control socket can be had. Blocks for 1 s when one is taken; needs no reactor.
+ * Before anything is opened, and so before anything is written: whether the listening addresses, that of the metrics
+ * and the control socket can be had. Blocks for 1 s when one is taken; needs no reactor.
  */
 int serve_probe(const struct config *config, struct error *err);
 
@@ -220,7 +224,8 @@ typedef bool admin_progress_fn(void *arg, json_t *progress);
 json_t *admin_run(struct server *server, struct storage *storage, json_t *request, admin_progress_fn *progress,
 	void *arg, struct error *err);
 
-/* The control socket: one JSON request line, then progress lines and a result line. -EADDRINUSE: another server runs. */
+/* The control socket: one JSON request line, then progress lines and a result line. -EADDRINUSE: another server runs.
+ */
 int control_start(struct server *server, struct error *err);
 int control_probe(const char *path, struct error *err); /* whether it could start there. Blocks; needs no reactor */
 void control_stop(struct server *server);

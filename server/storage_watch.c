@@ -88,8 +88,8 @@ static void path_there(void *arg)
 	call->there = stat(strncmp(call->path, "fault:", 6) ? call->path : call->path + 6, &st) == 0;
 }
 
-static const struct drive_info *scan_member(const struct raid_scan *scan, const struct uuid *array,
-	const struct uuid *member)
+static const struct drive_info *scan_member(
+	const struct raid_scan *scan, const struct uuid *array, const struct uuid *member)
 {
 	for (unsigned i = 0; i < scan->count; i++)
 		if (scan->drive[i].content == DRIVE_MEMBER && !memcmp(&scan->drive[i].array, array, sizeof(*array)) &&
@@ -113,8 +113,8 @@ static void array_supply(struct storage_watch *watch, struct storage_array *sa, 
 		if (drive && (!failed || was_gone(&s->member[i].uuid))) {
 			if (array_add(sa->array, drive->path, NULL, NULL, &err) == 0)
 				continue;
-			log_warning("storage", "drive that returned is not taken array=%s drive=%s reason=\"%s\"", sa->name,
-				drive->path, err.text);
+			log_warning("storage", "drive that returned is not taken array=%s drive=%s reason=\"%s\"",
+				sa->name, drive->path, err.text);
 		}
 		lost = lost || failed || wall_ns() - s->member[i].changed > MISSING_GRACE;
 	}
@@ -123,8 +123,8 @@ static void array_supply(struct storage_watch *watch, struct storage_array *sa, 
 		if (scan->drive[i].content != DRIVE_POOL)
 			continue;
 		if (array_add(sa->array, scan->drive[i].path, NULL, NULL, &err) < 0)
-			log_warning("storage", "spare of the pool is not taken array=%s drive=%s reason=\"%s\"", sa->name,
-				scan->drive[i].path, err.text);
+			log_warning("storage", "spare of the pool is not taken array=%s drive=%s reason=\"%s\"",
+				sa->name, scan->drive[i].path, err.text);
 		else
 			scan->drive[i].content = DRIVE_MEMBER;
 	}

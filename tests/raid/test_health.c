@@ -141,12 +141,8 @@ static void lies_body(void *arg)
 	events[0] = 0;
 	raid_events_listen(hear, NULL);
 	raid_test_drives(&t, 6, TEST_DRIVE_BYTES, "fault:");
-	struct array_create create = {.name = "a0",
-		.level = 6,
-		.drives = t.paths,
-		.count = 5,
-		.spares = t.paths + 5,
-		.spare_count = spare};
+	struct array_create create = {
+		.name = "a0", .level = 6, .drives = t.paths, .count = 5, .spares = t.paths + 5, .spare_count = spare};
 	CHECK_OK(array_create(&create, &err), err);
 	CHECK_OK(raid_test_open(&t, &array, &err), err);
 	CHECK_OK(volume_create(array, "v", 4 << 20, &err), err);

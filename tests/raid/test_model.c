@@ -52,8 +52,8 @@ struct model {
 static bool model_fail(struct model *m, int line, const char *what, long value)
 {
 	if (!m->why[0])
-		snprintf(m->why, sizeof(m->why), "test_model.c:%d: %.100s (%ld) in op %u, %s", line, what, value, m->op,
-			m->what);
+		snprintf(m->why, sizeof(m->why), "test_model.c:%d: %.60s (%ld) in op %u, %.250s", line, what, value,
+			m->op, m->what);
 	return false;
 }
 #define MUST(m, cond, value)                                                                                           \

@@ -84,8 +84,7 @@ static void rig_make(struct rig *r, unsigned level, unsigned drives, bool owner)
 	CHECK_OK(volume_create(r->array, "v", 0, &err), err);
 	CHECK_OK(volume_open(r->array, "v", &r->v, &err), err);
 	r->g = volume_geometry(r->v);
-	volume_set_owner(r->v,
-		&(struct volume_owner){.usage = rig_usage, .check = owner ? rig_check : NULL, .arg = r});
+	volume_set_owner(r->v, &(struct volume_owner){.usage = rig_usage, .check = owner ? rig_check : NULL, .arg = r});
 	CHECK_OK(array_keep(r->array, &err), err);
 	for (unsigned i = 0; i < STRIPES; i++)
 		CHECK(stripe_write(r, i, 1 + i) == 0);

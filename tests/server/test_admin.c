@@ -193,12 +193,12 @@ static void test_life(void **state)
 	json_decref(result);
 
 	json_decref(run_good("{s:s,s:s,s:s}", "command", "snapshot.create", "name", "a0/one", "snapshot", "monday"));
-	run_bad(-EEXIST, "a0/one, snapshot monday: exists already", "{s:s,s:s,s:s}", "command", "snapshot.create", "name",
-		"a0/one", "snapshot", "monday");
+	run_bad(-EEXIST, "a0/one, snapshot monday: exists already", "{s:s,s:s,s:s}", "command", "snapshot.create",
+		"name", "a0/one", "snapshot", "monday");
 	run_bad(-EINVAL, "not a name for a snapshot", "{s:s,s:s,s:s}", "command", "snapshot.create", "name", "a0/one",
 		"snapshot", ".x");
-	run_bad(-ENOENT, "none of that name", "{s:s,s:s,s:s}", "command", "snapshot.delete", "name", "a0/one", "snapshot",
-		"sunday");
+	run_bad(-ENOENT, "none of that name", "{s:s,s:s,s:s}", "command", "snapshot.delete", "name", "a0/one",
+		"snapshot", "sunday");
 	result = run_good("{s:s,s:s}", "command", "snapshot.list", "name", "a0/one");
 	assert_int_equal(json_array_size(json_object_get(result, "snapshots")), 1);
 	assert_string_equal(text_of(json_array_get(json_object_get(result, "snapshots"), 0), "snapshot"), "monday");

@@ -87,7 +87,8 @@ static void test_usage(void **state)
 	} cases[] = {
 		{"", "a command is missing"},
 		{"nonsense", "unknown command \"nonsense\""},
-		{"array", "expected one of: create, list, status, examine, fail, add, spare, remove, replace, rebuild, scrub, destroy"},
+		{"array", "expected one of: create, list, status, examine, fail, add, spare, remove, replace, rebuild, "
+			  "scrub, destroy"},
 		{"array make", "unknown command \"array make\""},
 		{"fs", "needs a verb"},
 		{"fs check $(printf 'a\\377/b')", "argument 5 is not valid UTF-8"},

@@ -57,7 +57,8 @@ static uint32_t random_length(uint32_t max)
 
 static void fail(const char *what, unsigned file, const char *path)
 {
-	errx(1, "step %" PRIu64 ": %s (file %u, %s, model size %u): %s", step, what, file, path, files[file].size, strerror(errno));
+	errx(1, "step %" PRIu64 ": %s (file %u, %s, model size %u): %s", step, what, file, path, files[file].size,
+		strerror(errno));
 }
 
 static const char *path_of(unsigned file, unsigned dir)
@@ -83,11 +84,12 @@ static void verify_range(unsigned file, int fd, const char *path, uint32_t off, 
 		got += (uint32_t)n;
 	}
 	if (got != want)
-		errx(1, "step %" PRIu64 ": file %u (%s): read of %u at %u gave %u bytes, not %u", step, file, path, len, off, got, want);
+		errx(1, "step %" PRIu64 ": file %u (%s): read of %u at %u gave %u bytes, not %u", step, file, path, len,
+			off, got, want);
 	for (uint32_t i = 0; i < got; i++)
 		if (buffer[i] != m->data[off + i])
-			errx(1, "step %" PRIu64 ": file %u (%s): byte %u is %02x, not %02x (read of %u at %u)", step, file, path,
-				off + i, buffer[i], m->data[off + i], len, off);
+			errx(1, "step %" PRIu64 ": file %u (%s): byte %u is %02x, not %02x (read of %u at %u)", step,
+				file, path, off + i, buffer[i], m->data[off + i], len, off);
 }
 
 static void verify_all(unsigned file, unsigned dir)
@@ -104,7 +106,8 @@ static void verify_all(unsigned file, unsigned dir)
 	if (fd < 0)
 		fail("open", file, path);
 	if (fstat(fd, &st) || st.st_size != files[file].size)
-		errx(1, "step %" PRIu64 ": file %u (%s) has %lld bytes, not %u", step, file, path, (long long)st.st_size, files[file].size);
+		errx(1, "step %" PRIu64 ": file %u (%s) has %lld bytes, not %u", step, file, path,
+			(long long)st.st_size, files[file].size);
 	verify_range(file, fd, path, 0, SIZE_MAX_MODEL);
 	close(fd);
 }
@@ -206,7 +209,8 @@ static void op_read(unsigned file, unsigned dir)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {{"ops", 1, NULL, 'o'}, {"seed", 1, NULL, 's'}, {"files", 1, NULL, 'f'}, {0}};
+	static const struct option options[] = {
+		{"ops", 1, NULL, 'o'}, {"seed", 1, NULL, 's'}, {"files", 1, NULL, 'f'}, {0}};
 	uint64_t ops = 20000, seed = 1;
 	int c;
 
