@@ -51,14 +51,15 @@ if [ "$RDMA" != off ] && [ -z "$(ls /sys/class/infiniband 2>/dev/null)" ]; then
 	RDMA=off
 fi
 
-# Clients of this machine alone, unless the address is one that others can reach.
-squash=none
+# Clients of this machine, with root as root; and others, with root squashed, when the address is one that they can reach.
+allow="      - {clients: \"$where\", access: rw, squash: none}"
 if [ -z "$CLIENTS" ]; then
 	case $LISTEN in
-	127.* | ::1) CLIENTS=$LISTEN ;;
-	*) CLIENTS='*' squash=root ;;
+	127.* | ::1) ;;
+	*) CLIENTS='*' ;;
 	esac
 fi
+[ -z "$CLIENTS" ] || [ "$CLIENTS" = "$where" ] || allow+=$'\n'"      - {clients: \"$CLIENTS\", access: rw, squash: root}"
 # A demonstration does not take half of somebody's machine.
 if [ -z "${MEMORY:-}" ]; then
 	MEMORY=auto
@@ -78,7 +79,7 @@ exports:
   - path: /demo
     filesystem: demo/demo
     allow:
-      - {clients: "$CLIENTS", access: rw, squash: $squash}
+$allow
 END
 mv "$CONFIG.new" "$CONFIG"
 
