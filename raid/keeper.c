@@ -36,7 +36,13 @@ void member_drive_set(struct member *member, struct drive *drive, const char *pa
 	pthread_mutex_lock(&array->table);
 	struct drive *old = member->drive;
 	member->drive = drive;
-	snprintf(member->path, sizeof(member->path), "%s", path);
+	if (path != member->path)
+		snprintf(member->path, sizeof(member->path), "%s", path);
+	if (!drive) {
+		pthread_mutex_unlock(&array->table);
+		drive_close(old);
+		return;
+	}
 	memset(&member->health, 0, sizeof(member->health));
 	atomic_store(&member->read_errors, 0);
 	atomic_store(&member->write_errors, 0);
@@ -429,6 +435,26 @@ static void remove_home(void *arg)
 		member_drive_set(&array->member[slot], NULL, "");
 	}
 	fiber_unlock(&array->change);
+}
+
+static void let_go_home(void *arg)
+{
+	struct add_call *call = arg;
+	struct array *array = call->array;
+	fiber_lock(&array->change);
+	if (call->slot < array->config.members && state_lost(array->config.member[call->slot].state) &&
+		array->member[call->slot].drive) {
+		char path[sizeof(array->member[0].path)];
+		memcpy(path, array->member[call->slot].path, sizeof(path));
+		member_drive_set(&array->member[call->slot], NULL, path);
+	}
+	fiber_unlock(&array->change);
+}
+
+void array_let_go(struct array *array, unsigned slot)
+{
+	struct add_call call = {.array = array, .slot = slot};
+	reactor_call(array->home, let_go_home, &call);
 }
 
 int array_remove(struct array *array, unsigned slot, struct error *err)

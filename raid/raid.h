@@ -122,6 +122,11 @@ struct member_add {
 int array_add(struct array *array, const char *drive, const struct member_add *how, unsigned *slot, struct error *err);
 /* Lets go of the drive of a lost member or of a spare; the spare is wiped. */
 int array_remove(struct array *array, unsigned slot, struct error *err);
+/*
+ * The drive of a lost member has left the machine: closes what was open of it, for the kernel keeps its name until
+ * then. What array_status() tells of it stays. No error when there is nothing to do.
+ */
+void array_let_go(struct array *array, unsigned slot);
 /* Takes SLOT's member out and rebuilds it on DRIVE, or on a spare (DRIVE NULL). */
 int array_replace(struct array *array, unsigned slot, const char *drive, bool force, struct error *err);
 /*

@@ -434,8 +434,18 @@ static void scrub_give_way(struct scrub *s, uint64_t worked)
 
 static void scrub_waits(struct scrub *s)
 {
-	while (!scrub_over(s) && (s->paused || s->array->keeper.rebuild || !array_whole(s->array)))
+	bool waits = false;
+	while (!scrub_over(s) && (s->paused || s->array->keeper.rebuild || !array_whole(s->array))) {
+		pthread_mutex_lock(&s->array->table);
+		s->array->scrub_last.paused = waits = true;
+		pthread_mutex_unlock(&s->array->table);
 		wait_queue_wait(&s->work, now_ns() + NSEC_PER_SEC);
+	}
+	if (waits) {
+		pthread_mutex_lock(&s->array->table);
+		s->array->scrub_last.paused = s->paused;
+		pthread_mutex_unlock(&s->array->table);
+	}
 }
 
 static void batch_scrub(struct scrub *s)
@@ -561,6 +571,12 @@ static void start_home(void *arg)
 	}
 	if (array_stopped(array)) {
 		call->result = error_set(call->err, -ENODEV, "array %s has stopped", c->name);
+		return;
+	}
+	if (!array_whole(array)) {
+		call->result = error_set(call->err, -EBUSY,
+			"array %s is degraded: there is nothing to compare its rows with until all members are back",
+			c->name);
 		return;
 	}
 	struct scrub *s = calloc(1, sizeof(*s));

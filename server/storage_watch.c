@@ -155,8 +155,10 @@ static void watch_look(struct storage *storage)
 			if (watch->status->member[i].state != MEMBER_FAILED)
 				continue;
 			offload(path_there, &path);
-			if (!path.there)
-				gone_note(&watch->status->member[i].uuid);
+			if (path.there)
+				continue;
+			gone_note(&watch->status->member[i].uuid);
+			array_let_go(sa->array, i);
 		}
 	}
 	offload(paths_hash, &paths);
