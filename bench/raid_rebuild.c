@@ -15,6 +15,7 @@
 
 #include <isa-l/raid.h>
 
+#include "bench/figure.h"
 #include "raid/raid_internal.h"
 
 #define STRIP 65536u
@@ -24,20 +25,6 @@
 
 static unsigned rounds = 5;
 static bool failed;
-
-static void figure(
-	const char *name, double value, const char *unit, double peer, double ratio, double target, bool least)
-{
-	printf("{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\", ", name, value, unit);
-	if (peer > 0)
-		printf("\"peer\": %.4g, \"ratio\": %.4g, ", peer, ratio);
-	printf("\"target\": %.4g}\n", target);
-	fflush(stdout);
-	double held = peer > 0 ? ratio : value;
-	if (least ? held < target : held > target)
-		fprintf(stderr, "raid_rebuild: %s: %.4g, not %s %.4g\n", name, held, least ? "at least" : "at most",
-			target);
-}
 
 static bool give_up(const char *what, const struct error *err)
 {
