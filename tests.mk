@@ -9,7 +9,7 @@ $(TOOL_BIN): $(BUILD)/%: $(BUILD)/%.o $(LINK_LIBS)
 tools: $(TOOL_BIN)
 
 asan-build:
-	+$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) OPT=-O1 SANITIZE="$(ASAN_FLAGS)" tests-build
+	+$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) OPT=-O1 SANITIZE="$(ASAN_FLAGS)" all tests-build
 asan: deps
 	+$(MAKE) --no-print-directory asan-build
 	tests/run --build $(BUILD) --asan-build $(ASAN_BUILD) asan

@@ -413,8 +413,14 @@ int fs_copy(struct fs *fs, const struct fs_op *op, struct fs_id from, uint64_t f
 	*copied = 0;
 	if (!v)
 		return -EAGAIN;
-	if (from.ino == to.ino && from.snap == to.snap && from_off < to_off + count && to_off < from_off + count)
-		r = -EINVAL;
+	if (from.ino == to.ino && from.snap == to.snap) {
+		/* the source ends where it ended before the copy made it longer */
+		struct fs_attr attr;
+
+		r = from_off < to_off + count && to_off < from_off + count ? -EINVAL : fs_getattr(fs, from, &attr);
+		if (r == 0 && from_off < attr.size && count > attr.size - from_off)
+			count = attr.size - from_off;
+	}
 	while (r == 0 && *copied < count) {
 		uint32_t piece = count - *copied < COPY_BYTES ? (uint32_t)(count - *copied) : COPY_BYTES;
 

@@ -145,6 +145,9 @@ static void body_copy(void *arg)
 	CHECK_OK(fs_getattr(t->fs, to, &attr));
 	CHECK_IS(attr.size, FILE_BLOCKS * BLOCK_BYTES + 100 + (2 << 20));
 	CHECK_IS(fs_copy(t->fs, &op_root, to, 0, to, 50, 100, &copied, NULL), -EINVAL);
+	/* what the copy itself makes of the file is no source of it */
+	CHECK_OK(fs_copy(t->fs, &op_root, to, attr.size - 10, to, attr.size + 5000, 4000, &copied, NULL));
+	CHECK_IS(copied, 10);
 	CHECK_IS(t_check(t), 0);
 	files_test_close(t);
 }
