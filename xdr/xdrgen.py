@@ -22,7 +22,7 @@ PAYLOADS = {
     ("READ4resok", "data"),
 }
 # Enums that a decoder must not be strict about: others than those listed here are valid, too, or have an answer of their own.
-OPEN_ENUMS = {"auth_flavor", "nfs_opnum4", "rdma_proc", "nfs_cb_opnum4"}
+OPEN_ENUMS = {"auth_flavor", "nfs_opnum4", "rdma_proc", "nfs_cb_opnum4", "nfs_ftype4", "nfsstat4", "data_content4"}
 # Types of the RFCs that C has already.
 C_TYPES = {"int32_t", "uint32_t", "int64_t", "uint64_t"}
 

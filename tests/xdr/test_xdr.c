@@ -72,6 +72,7 @@ struct test_type {
 
 #include "xdr/mount3_test.h"
 #include "xdr/nfs3_test.h"
+#include "xdr/nfs4_test.h"
 #include "xdr/rpc_test.h"
 #include "xdr/rpcrdma_test.h"
 
@@ -96,6 +97,7 @@ static void each_type(void (*fn)(const struct test_type *type))
 		{test_types_rpcrdma, sizeof(test_types_rpcrdma) / sizeof(struct test_type)},
 		{test_types_mount3, sizeof(test_types_mount3) / sizeof(struct test_type)},
 		{test_types_nfs3, sizeof(test_types_nfs3) / sizeof(struct test_type)},
+		{test_types_nfs4, sizeof(test_types_nfs4) / sizeof(struct test_type)},
 	};
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		for (size_t k = 0; k < all[i].count; k++) {
