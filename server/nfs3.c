@@ -1,13 +1,12 @@
 /*
- * nfs3: the NFSv3 program (RFC 1813): its gate, its table of procedures, its one table of errors.
+ * nfs3: the NFSv3 program (RFC 1813): its table of procedures, its one table of errors.
  *
  * Life of a call: rpcrdma/ starts a fiber with the call's arguments; the procedure decodes them, passes the gate with
  * the file handle they name, calls fs/, encodes, and leaves. Procedures stand in nfs3_file.c (attributes and the file
  * system as a whole), nfs3_io.c (data), nfs3_name.c (directories), nfs3_readdir.c.
  *
- * The gate (nfs3_enter) is the only way to a file system. It decides, in this order: is the handle ours (form, export,
- * MAC), may this client use the export, is its kind of credential taken, may the export be written; then it makes the
- * caller's identity and the mark that protects a changing call against being done twice.
+ * nfs3_enter() passes the gate (gate.c), refuses changes of a read-only export, and makes the mark that protects a
+ * changing call against being done twice.
  *
  * Twice: a retransmission of a call that this process answered never gets here (the reply cache of rpcrdma/ has it).
  * One that an earlier process executed does, with the mark that fs/ stored in the same transaction, and then
@@ -77,27 +76,11 @@ nfsstat3 nfs3_name_check(const struct xdr_opaque *name, nfsstat3 dots)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * The gate
+ * The way in
  */
-
-static nfsstat3 handle_check(
-	struct nfs3_call *call, const struct nfs_fh3 *fh, struct handle *handle, const struct export **export)
-{
-	if (!handle_parse(fh->data.data, fh->data.len, handle))
-		return NFS3ERR_BADHANDLE;
-	*export = export_find_id(call->exports, handle->export_id);
-	if (!*export || (*export)->fsid != handle->fsid)
-		return NFS3ERR_STALE; /* no longer exported, or the path names another file system now */
-	if (!handle_verify(fh->data.data, (*export)->handle_key))
-		return NFS3ERR_BADHANDLE;
-	return NFS3_OK;
-}
 
 nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struct nfs_fh3 *fh, unsigned needs)
 {
-	struct handle handle;
-	const struct export *export;
-
 	call->req = req;
 	call->id = (struct fs_id){0};
 	call->fs = NULL;
@@ -105,18 +88,17 @@ nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struc
 	call->exports = exports_get();
 	if (!call->exports)
 		return NFS3ERR_JUKEBOX; /* the server is stopping or has just begun */
-	nfsstat3 status = handle_check(call, fh, &handle, &export);
+	struct fs_id id;
+	nfsstat3 status = nfs3_status(gate_handle(call->exports, fh->data.data, fh->data.len, &id, &call->export));
 	if (status)
 		return status;
-	call->export = export;
-	call->rule = export_rule(export, rpc_peer(req));
-	if (!call->rule || identity_squash(&req->cred, call->rule, &call->cred))
+	if (gate_caller(req, call->export, &call->rule, &call->cred))
 		return NFS3ERR_ACCES;
-	call->id = handle.id;
+	call->id = id;
 	call->op.cred = &call->cred;
 	call->op.owner_override = needs & NFS3_OWNER_OVERRIDE;
 	call->op.reply = NULL;
-	call->fs = export->fs;
+	call->fs = call->export->fs;
 	if ((needs & NFS3_WRITES) && !call->rule->write)
 		return NFS3ERR_ROFS;
 
@@ -137,16 +119,10 @@ nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struc
 
 nfsstat3 nfs3_enter_second(struct nfs3_call *call, const struct nfs_fh3 *fh, struct fs_id *id)
 {
-	struct handle handle;
 	const struct export *export;
-	nfsstat3 status = handle_check(call, fh, &handle, &export);
+	nfsstat3 status = nfs3_status(gate_handle(call->exports, fh->data.data, fh->data.len, id, &export));
 
-	if (status)
-		return status;
-	if (export != call->export)
-		return NFS3ERR_XDEV;
-	*id = handle.id;
-	return NFS3_OK;
+	return status || export == call->export ? status : NFS3ERR_XDEV;
 }
 
 int nfs3_leave(struct nfs3_call *call, bool encoded)

@@ -38,7 +38,24 @@ const struct export *export_find(const struct exports *exports, const char *path
 const struct export *export_find_id(const struct exports *exports, uint32_t id);
 
 /* ------------------------------------------------------------------------------------------------
- * The gate (nfs3.c): every procedure with a file handle goes through it, so there is one place that decides.
+ * The gate (gate.c): every operation with a file handle goes through it, so there is one place that decides. No wait.
+ */
+
+/*
+ * Whether the form, the export and the MAC of a file handle are right. -EBADF: it was never made here; -ESTALE: it
+ * leads to nothing that is exported.
+ */
+int gate_handle(const struct exports *exports, const uint8_t *data, uint32_t len, struct fs_id *id,
+	const struct export **export);
+/*
+ * Whether this caller may use EXPORT, by which rule, and as whom. -EACCES: not this client; -EPERM: not with this kind
+ * of credential.
+ */
+int gate_caller(const struct rpc_request *req, const struct export *export, const struct config_allow **rule,
+	struct fs_cred *cred);
+
+/* ------------------------------------------------------------------------------------------------
+ * NFSv3's calls (nfs3.c)
  */
 
 struct nfs3_call {

@@ -1,0 +1,285 @@
+/*
+ * nfs4: what the parts of NFSv4.1 and 4.2 share (RFC 8881, 7862, 8276). Who owns what:
+ *
+ *   nfs4.c           the program; COMPOUND: operations one after the other, their table, room for replies
+ *   nfs4_client.c    clients: EXCHANGE_ID, DESTROY_CLIENTID, RECLAIM_COMPLETE, leases, expulsion
+ *   nfs4_session.c   sessions: CREATE_SESSION, SEQUENCE with slots and their replies, connections
+ *   nfs4_callback.c  calls to clients: CB_COMPOUND over a backchannel of theirs
+ *   nfs4_fh.c        filehandles, current and saved; the pseudo file system that joins the exports
+ *   nfs4_attr.c      attributes, both ways
+ *   nfs4_file.c      operations on one object;  nfs4_name.c on names;  nfs4_readdir.c;  nfs4_io.c data;  nfs4_xattr.c
+ *   nfs4_state.h     states (opens, locks, delegations) and the grace period: nfs4_state.c, _open.c, _lock.c, _deleg.c,
+ *                    _grace.c
+ *
+ * A COMPOUND runs in one fiber of its connection's reactor. The engine reads an operation's number, looks it up, checks
+ * what the table says about it (minor version, session, filehandle, room for its result), writes number and a place for
+ * the status, and calls the handler. The handler decodes its arguments from c->req->in (NFS4ERR_BADXDR when that
+ * fails), works, waiting as it likes, encodes what follows the status to c->req->out, and returns the status. With an
+ * error whatever it encoded is taken back, unless it set c->keep_result (SETATTR, LOCK's denial). That the result fits
+ * was made sure of before the handler ran: what an encoder says is then ours to get right, and nfs4_fits() turns its
+ * bool into a status. Nothing of one operation's arguments is used by the next, so memory of the pool is used again.
+ *
+ * Clients and sessions are known to all reactors. Their tables are under one mutex, held for moments and never over a
+ * wait; a compound holds references to its session and client until it ends. States have mutexes of their own
+ * (nfs4_state.h), which are never held together with this one.
+ */
+#ifndef FURROW_NFS4_INTERNAL_H
+#define FURROW_NFS4_INTERNAL_H
+
+#include <pthread.h>
+
+#include "core/htable.h"
+#include "server/nfs_internal.h"
+#include "xdr/nfs4.h"
+
+#define NFS4_LEASE_SECONDS 45u
+#define NFS4_IO_MAX (1024u * 1024)
+#define NFS4_DIR_MAX (64u * 1024) /* largest result of READDIR and LISTXATTRS */
+#define NFS4_OPS_MAX 64u	  /* of one compound */
+
+struct nfs4_client;
+struct nfs4_session;
+struct nfs4_slot;
+
+/* ------------------------------------------------------------------------------------------------
+ * Filehandles (nfs4_fh.c)
+ */
+
+enum nfs4_fh_kind {
+	NFS4_FH_NONE,
+	NFS4_FH_PSEUDO, /* a directory above the exports: path is its first path_len bytes */
+	NFS4_FH_FILE,
+};
+struct nfs4_fh {
+	enum nfs4_fh_kind kind;
+	/* NFS4_FH_FILE */
+	const struct export *export;
+	const struct config_allow *rule;
+	struct fs *fs;
+	struct fs_id id;
+	struct fs_cred cred; /* squashed as the rule says */
+	/* NFS4_FH_PSEUDO; "" is the root */
+	const char *path;
+	size_t path_len;
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * A compound
+ */
+
+struct nfs4_compound {
+	struct rpc_request *req;
+	uint32_t minor;
+	uint32_t op_index, op_count; /* position in the compound */
+	uint32_t opnum;
+	struct exports *exports; /* held until the end */
+	struct nfs4_fh current, saved;
+	struct fs_op op; /* for operations on the current filehandle; cred is current.cred */
+	/* The current stateid (RFC 8881 16.2.3.1.2) goes with the filehandle: nfs4_fh_changed() forgets it. */
+	stateid4 current_stateid, saved_stateid;
+	bool current_stateid_valid, saved_stateid_valid;
+	bool keep_result;	      /* set by a handler whose result goes with an error */
+	struct nfs4_session *session; /* NULL outside of one */
+	struct nfs4_client *client;   /* of the session */
+	struct nfs4_slot *slot;
+	bool cache;	  /* SEQUENCE: sa_cachethis */
+	uint32_t out_max; /* most bytes of the whole RPC reply, payload included */
+	uint32_t cache_max;
+	uint32_t payload_bytes; /* attached so far */
+	uint32_t replayed;	/* the reply was told again: nothing more to do */
+};
+
+#define NFS4_OP_FH 1u	      /* needs a current filehandle */
+#define NFS4_OP_SAVED 2u      /* and a saved one */
+#define NFS4_OP_CHANGES 4u    /* changes the file system: not on a read-only export, not in the pseudo file system */
+#define NFS4_OP_NO_SESSION 8u /* may also come alone, without SEQUENCE */
+#define NFS4_OP_V42 16u	      /* minor version 2 */
+#define NFS4_OP_FILE 32u      /* the current filehandle is no pseudo directory, else NFS4ERR_WRONG_TYPE or so */
+struct nfs4_op {
+	const char *name;
+	nfsstat4 (*run)(struct nfs4_compound *c);
+	uint32_t flags;
+	uint32_t result_max;	/* most bytes of its result, after the status */
+	nfsstat4 pseudo_status; /* NFS4_OP_FILE: what a pseudo directory gets */
+	/* What the arguments ask for beyond that, payload included. Reads a copy of c->req->in. NULL: nothing. */
+	uint32_t (*result_more)(struct nfs4_compound *c);
+};
+
+/* ENCODED, else a fault of ours that is logged: NFS4ERR_SERVERFAULT. */
+nfsstat4 nfs4_fits(struct nfs4_compound *c, bool encoded);
+/* The one table from errno to the wire: 0 or negative errno in. */
+nfsstat4 nfs4_status(int result);
+/* Bytes that this result can still take, as the session and the peer have it. Payload too. */
+uint32_t nfs4_result_room(const struct nfs4_compound *c);
+/* A name that an entry is looked up, made or removed under. */
+nfsstat4 nfs4_name_check(const struct xdr_opaque *name);
+
+/* ID of the same export and caller is the current file now. */
+void nfs4_fh_move(struct nfs4_compound *c, struct fs_id id);
+void nfs4_fh_changed(struct nfs4_compound *c); /* after current was set: op, and the current stateid */
+/* NFS4ERR_STALE when the filehandle's object is gone. */
+nfsstat4 nfs4_fh_attr(struct nfs4_compound *c, struct fs_attr *attr);
+bool nfs4_put_fh(struct xdr_out *out, const struct nfs4_fh *fh);
+/* The handle of a file for callbacks (CB_RECALL): HANDLE_BYTES. */
+void nfs4_fh_encode(const struct nfs4_fh *fh, uint8_t to[HANDLE_BYTES]);
+
+/* ------------------------------------------------------------------------------------------------
+ * Attributes (nfs4_attr.c)
+ */
+
+#define NFS4_BITMAP_WORDS 3u
+struct nfs4_bits {
+	uint32_t word[NFS4_BITMAP_WORDS];
+};
+static inline bool nfs4_bit(const struct nfs4_bits *bits, unsigned bit)
+{
+	return bits->word[bit / 32] >> (bit % 32) & 1;
+}
+static inline void nfs4_bit_set(struct nfs4_bits *bits, unsigned bit)
+{
+	bits->word[bit / 32] |= 1u << (bit % 32);
+}
+bool nfs4_put_bits(struct xdr_out *out, const struct nfs4_bits *bits); /* at most NFS4_BITS_BYTES */
+#define NFS4_BITS_BYTES (4u + 4u * NFS4_BITMAP_WORDS)
+#define NFS4_CHANGE_INFO_BYTES 20u
+#define NFS4_STATEID_BYTES 16u
+/* Where the operation left no attributes from before: not atomic. */
+bool nfs4_put_change_info(struct xdr_out *out, const struct fs_wcc *wcc);
+/*
+ * What a SETATTR, CREATE or OPEN sets. *BITS: the attributes that SET covers. NFS4ERR_ATTRNOTSUPP, _INVAL (not
+ * settable, or no value), _BADXDR, _BADOWNER. EXCLUSIVE: only what suppattr_exclcreat has.
+ */
+nfsstat4 nfs4_get_setattr(
+	struct nfs4_compound *c, const fattr4 *from, bool exclusive, struct fs_setattr *set, struct nfs4_bits *bits);
+/* At creation who is not root gives nothing away: takes from SET (and BITS) what the caller may not set. */
+void nfs4_setattr_restrict(const struct fs_cred *cred, struct fs_setattr *set, struct nfs4_bits *bits);
+
+/* ------------------------------------------------------------------------------------------------
+ * Clients (nfs4_client.c). Any reactor; no wait unless it says so.
+ */
+
+/* Who made a client or session: only the same may change it. */
+struct nfs4_principal {
+	uint32_t flavor, uid, gid;
+};
+
+struct nfs4_client {
+	_Atomic unsigned refs;
+	struct htable_node by_id;
+	struct list_node node; /* in the list of all */
+	uint64_t id;
+	verifier4 verifier;
+	struct nfs4_principal principal;
+	bool confirmed;
+	bool gone;		       /* no longer in the tables */
+	_Atomic bool reclaim_complete; /* RECLAIM_COMPLETE was done */
+	_Atomic bool recorded;	       /* nfs4_grace.c's: its durable record was written */
+	_Atomic bool revoked;	       /* nfs4_state.c's: some of its state was revoked: SEQUENCE tells it */
+	_Atomic uint32_t states;       /* nfs4_state.c's: opens, locks, delegations */
+	_Atomic uint32_t compounds;    /* that run now */
+	_Atomic uint64_t renewed;      /* now_ns() of its last SEQUENCE */
+	uint64_t created;	       /* wall_ns() */
+	char peer[64];		       /* where it came from, for people */
+	char name[96];		       /* its owner string, made printable */
+	struct list sessions;
+	/* CREATE_SESSION's slot: the next sequence, and the reply to the last */
+	uint32_t create_sequence;
+	bool create_replied;
+	nfsstat4 create_status;
+	CREATE_SESSION4resok create_reply;
+	uint32_t create_ird;
+	uint32_t owner_len;
+	uint8_t owner[NFS4_OPAQUE_LIMIT]; /* co_ownerid */
+};
+
+static inline uint64_t nfs4_client_id(const struct nfs4_client *client)
+{
+	return client->id;
+}
+struct nfs4_client *nfs4_client_hold(struct nfs4_client *client);
+void nfs4_client_put(struct nfs4_client *client);
+/* By id, with a reference; NULL: none (any more). */
+struct nfs4_client *nfs4_client_find(uint64_t id);
+/* It has not renewed its lease. What it holds is kept until somebody else wants it. */
+bool nfs4_client_expired(const struct nfs4_client *client);
+/*
+ * Ends the client: it is out of the tables, its sessions are gone, compounds of it that still run have ended or will
+ * fail, nfs4_state_client_gone() has been called and its record deleted. -ENOENT: somebody did so before. Waits.
+ */
+int nfs4_client_expel(struct nfs4_client *client);
+/* All confirmed clients; FN is called under the table's mutex. */
+void nfs4_clients_foreach(void (*fn)(void *arg, struct nfs4_client *client), void *arg);
+
+int nfs4_start(void); /* serve_start(), before the first call. -ENOMEM. Waits */
+void nfs4_stop(void); /* after the last call. Waits */
+
+/* ------------------------------------------------------------------------------------------------
+ * Calls to a client (nfs4_callback.c). Waits: in a fiber of any reactor.
+ */
+
+/* Whether there is a backchannel that works. No wait. */
+bool nfs4_client_can_callback(struct nfs4_client *client);
+/*
+ * CB_COMPOUND of CB_SEQUENCE and the operation OPNUM, whose encoded arguments are ARGS. 0: it was done, *STATUS is the
+ * operation's. -ENOTCONN: there is no backchannel, or none answered. Tries until DEADLINE (now_ns()) at the latest:
+ * -ETIMEDOUT.
+ */
+int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void *args, uint32_t bytes,
+	uint64_t deadline, nfsstat4 *status);
+
+/* ------------------------------------------------------------------------------------------------
+ * Sessions, for the engine (nfs4_session.c)
+ */
+
+/* SEQUENCE; on a replay the whole reply was written: c->replayed. */
+nfsstat4 nfs4_op_sequence(struct nfs4_compound *c);
+/* The compound ends: its reply begins at START (offset in req->out). Keeps it where it must be. */
+void nfs4_sequence_end(struct nfs4_compound *c, size_t start);
+extern const struct nfs4_op nfs4_ops[];
+
+/* Operations */
+nfsstat4 nfs4_op_exchange_id(struct nfs4_compound *c);
+nfsstat4 nfs4_op_destroy_clientid(struct nfs4_compound *c);
+nfsstat4 nfs4_op_reclaim_complete(struct nfs4_compound *c);
+nfsstat4 nfs4_op_create_session(struct nfs4_compound *c);
+nfsstat4 nfs4_op_destroy_session(struct nfs4_compound *c);
+nfsstat4 nfs4_op_bind_conn_to_session(struct nfs4_compound *c);
+nfsstat4 nfs4_op_backchannel_ctl(struct nfs4_compound *c);
+nfsstat4 nfs4_op_putfh(struct nfs4_compound *c);
+nfsstat4 nfs4_op_putrootfh(struct nfs4_compound *c);
+nfsstat4 nfs4_op_savefh(struct nfs4_compound *c);
+nfsstat4 nfs4_op_restorefh(struct nfs4_compound *c);
+nfsstat4 nfs4_op_getfh(struct nfs4_compound *c);
+nfsstat4 nfs4_op_lookup(struct nfs4_compound *c);
+nfsstat4 nfs4_op_lookupp(struct nfs4_compound *c);
+nfsstat4 nfs4_op_secinfo(struct nfs4_compound *c);
+nfsstat4 nfs4_op_secinfo_no_name(struct nfs4_compound *c);
+nfsstat4 nfs4_op_access(struct nfs4_compound *c);
+nfsstat4 nfs4_op_getattr(struct nfs4_compound *c);
+nfsstat4 nfs4_op_setattr(struct nfs4_compound *c);
+nfsstat4 nfs4_op_verify(struct nfs4_compound *c);
+nfsstat4 nfs4_op_nverify(struct nfs4_compound *c);
+nfsstat4 nfs4_op_readlink(struct nfs4_compound *c);
+nfsstat4 nfs4_op_create(struct nfs4_compound *c);
+nfsstat4 nfs4_op_remove(struct nfs4_compound *c);
+nfsstat4 nfs4_op_rename(struct nfs4_compound *c);
+nfsstat4 nfs4_op_link(struct nfs4_compound *c);
+nfsstat4 nfs4_op_readdir(struct nfs4_compound *c);
+nfsstat4 nfs4_op_read(struct nfs4_compound *c);
+nfsstat4 nfs4_op_write(struct nfs4_compound *c);
+nfsstat4 nfs4_op_commit(struct nfs4_compound *c);
+nfsstat4 nfs4_op_seek(struct nfs4_compound *c);
+nfsstat4 nfs4_op_allocate(struct nfs4_compound *c);
+nfsstat4 nfs4_op_deallocate(struct nfs4_compound *c);
+nfsstat4 nfs4_op_copy(struct nfs4_compound *c);
+nfsstat4 nfs4_op_clone(struct nfs4_compound *c);
+nfsstat4 nfs4_op_read_plus(struct nfs4_compound *c);
+nfsstat4 nfs4_op_io_advise(struct nfs4_compound *c);
+nfsstat4 nfs4_op_getxattr(struct nfs4_compound *c);
+nfsstat4 nfs4_op_setxattr(struct nfs4_compound *c);
+nfsstat4 nfs4_op_listxattrs(struct nfs4_compound *c);
+nfsstat4 nfs4_op_removexattr(struct nfs4_compound *c);
+
+extern const struct rpc_program nfs4_program;
+
+#endif
