@@ -462,6 +462,15 @@ static void check_snapshot(struct check *c, const struct fs_key *key, size_t len
 		problem_add(c, "snapshot %llu makes no sense", ULL(key->off));
 }
 
+static void check_state(struct check *c, const struct fs_key *key, size_t len)
+{
+	struct fs_state record;
+
+	if (state_decode(c->value, len, &record) < 0 ||
+		(key->off >> 8 ^ name_hash(c->fs, (const char *)record.name, record.name_len)) & (UINT64_MAX >> 16))
+		problem_add(c, "state record %llx makes no sense", ULL(key->off));
+}
+
 static void check_global(struct check *c, const struct fs_key *key, size_t len)
 {
 	struct check_inode *ci;
@@ -485,6 +494,9 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 	case KEY_REPLY:
 		if (len != sizeof(struct reply_disk) || key->off >= FS_REPLIES)
 			problem_add(c, "reply record %llu makes no sense", ULL(key->off));
+		break;
+	case KEY_STATE:
+		check_state(c, key, len);
 		break;
 	case KEY_COUNTERS:
 		if (len != sizeof(struct counters_disk))

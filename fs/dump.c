@@ -103,6 +103,18 @@ static bool put_extent(struct dump *d, const struct fs_key *key, size_t len)
 	return true;
 }
 
+static bool put_state(struct dump *d, const struct fs_key *key, size_t len)
+{
+	struct fs_state record;
+
+	if (state_decode(d->value, len, &record) < 0)
+		return false;
+	put(d, "kind=%u name=", (unsigned)(key->off >> 56));
+	put_name(d, (const char *)record.name, record.name_len);
+	put(d, " bytes=%zu", record.data_len);
+	return true;
+}
+
 static bool put_global(struct dump *d, const struct fs_key *key, size_t len)
 {
 	const struct summary_disk *summary = (const void *)d->value;
@@ -139,6 +151,8 @@ static bool put_global(struct dump *d, const struct fs_key *key, size_t len)
 		put(d, "seq=%" PRIu64 " client=%016" PRIx64 " xid=%08x procedure=%u ino=%" PRIu64, le64_get(reply->seq),
 			le64_get(reply->client), le32_get(reply->xid), le32_get(reply->proc), le64_get(reply->ino));
 		return true;
+	case KEY_STATE:
+		return put_state(d, key, len);
 	case KEY_COUNTERS:
 		if (len != sizeof(*counters))
 			return false;
@@ -222,6 +236,7 @@ static const struct {
 	{"snapshots", "snapshot", false, KEY_SNAPSHOT, KEY_SNAPSHOT},
 	{"orphans", "orphan", false, KEY_ORPHAN, KEY_ORPHAN},
 	{"replies", "reply", false, KEY_REPLY, KEY_REPLY},
+	{"state", "state", false, KEY_STATE, KEY_STATE},
 	{"counters", "counters", false, KEY_COUNTERS, KEY_COUNTERS},
 };
 

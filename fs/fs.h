@@ -84,7 +84,8 @@ int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_prog
 
 /*
  * What lies on the drives, a line for each record, until FN returns false. WHAT: root, log, nodes, stripes, owners,
- * snapshots, orphans, replies, counters; of inode INO (0: the root directory): inode, dir, xattrs, extents. -EINVAL.
+ * snapshots, orphans, replies, state, counters; of inode INO (0: the root directory): inode, dir, xattrs, extents.
+ * -EINVAL.
  */
 typedef bool fs_dump_fn(void *arg, const char *line); /* must not wait */
 int fs_dump(struct fs *fs, const char *what, uint64_t ino, fs_dump_fn *fn, void *arg);
@@ -313,6 +314,25 @@ int fs_removexattr(
 typedef bool fs_listxattr_fn(void *arg, const char *name, size_t name_len); /* must not wait */
 int fs_listxattr(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t *cookie, fs_listxattr_fn *fn,
 	void *arg, bool *eof);
+
+/*
+ * Records of the server's own, which no client can see: a KIND of the server's choice, a name, and data. They are
+ * durable when put or deleted; -EROFS of what is mounted read-only. fs_state_get() as fs_getxattr(). fs_state_next():
+ * the first (record->cookie 0), then the next of a kind, in no order that means anything, until -ENOENT; records may
+ * come and go meanwhile. How many there are is the server's business.
+ */
+#define FS_STATE_NAME_MAX 1088u
+#define FS_STATE_DATA_MAX 1900u
+struct fs_state {
+	uint64_t cookie;
+	size_t name_len, data_len;
+	uint8_t name[FS_STATE_NAME_MAX], data[FS_STATE_DATA_MAX];
+};
+int fs_state_put(struct fs *fs, uint8_t kind, const void *name, size_t name_len, const void *data, size_t data_len);
+int fs_state_get(
+	struct fs *fs, uint8_t kind, const void *name, size_t name_len, void *data, size_t room, size_t *data_len);
+int fs_state_delete(struct fs *fs, uint8_t kind, const void *name, size_t name_len); /* none: 0 */
+int fs_state_next(struct fs *fs, uint8_t kind, struct fs_state *record);
 
 /* Keeps an unlinked file alive while it is held (opens of NFSv4, locks). Counted. */
 int fs_hold(struct fs *fs, struct fs_id id);

@@ -112,6 +112,14 @@ struct snapshot_disk {
 };
 _Static_assert(sizeof(struct snapshot_disk) == 16, "snapshot_disk");
 
+/* KEY_STATE, off: kind << 56 | hash << 8 | n */
+struct state_disk {
+	le16 name_len, data_len;
+	uint8_t reserved[4];
+	/* name_len bytes of name, data_len bytes of data */
+};
+_Static_assert(sizeof(struct state_disk) == 8, "state_disk");
+
 /* KEY_COUNTERS, off 0 */
 struct counters_disk {
 	le64 next_ino;

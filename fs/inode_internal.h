@@ -292,7 +292,8 @@ static inline bool name_is_reserved(struct fs_id dir, const char *name, size_t l
 }
 
 /* xattr.c */
-int xattrs_delete(struct tx *tx, uint64_t ino); /* all of an inode that goes */
+int state_decode(const void *val, size_t len, struct fs_state *record); /* -EIO: it makes no sense */
+int xattrs_delete(struct tx *tx, uint64_t ino);				/* all of an inode that goes */
 int xattr_decode(const void *val, size_t len, size_t *size, const char **name, size_t *name_len);
 size_t xattr_piece_bytes(size_t name_len, size_t size, unsigned piece); /* 0: there is no such piece */
 uint64_t xattr_hash(struct fs *fs, const char *name, size_t len);

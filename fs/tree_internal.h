@@ -38,6 +38,7 @@ enum fs_key_type {
 	KEY_ORPHAN = 4,	  /* off: inode number; no value */
 	KEY_REPLY = 5,	  /* off: 0 .. FS_REPLIES-1, a ring -> struct fs_reply on disk */
 	KEY_COUNTERS = 6, /* next inode number, generation, counts of inodes, bytes used */
+	KEY_STATE = 7,	  /* off: kind << 56 | hash << 8 | n -> name and data of the server's */
 	/* ino: an inode number */
 	KEY_INODE = 16,	  /* off 0 -> the inode */
 	KEY_SYMLINK = 17, /* off 0 -> the target's bytes */

@@ -127,7 +127,7 @@ json_t *admin_fs_dump(struct admin *admin)
 		error_set(admin->err, rc,
 			rc == -EINVAL
 				? "file system %s: \"%.64s\" cannot be dumped; expected root, log, nodes, stripes, "
-				  "owners, snapshots, orphans, replies, counters, inode, dir, xattrs or extents"
+				  "owners, snapshots, orphans, replies, state, counters, inode, dir, xattrs or extents"
 				: "file system %s: the dump of %.64s could not be finished",
 			name, what);
 		return NULL;

@@ -121,6 +121,8 @@ static void body_faults(void *arg)
 	CHECK(!test_failure[0]);
 	spoil(t, (struct fs_key){.type = KEY_ORPHAN, .off = 4}, garbage, 3, "makes no sense");
 	CHECK(!test_failure[0]);
+	spoil(t, (struct fs_key){.type = KEY_STATE, .off = 1}, garbage, 30, "makes no sense");
+	CHECK(!test_failure[0]);
 	spoil(t, (struct fs_key){.ino = f.ino, .type = 99}, garbage, 3, "unknown type");
 	CHECK(!test_failure[0]);
 	/* names */
