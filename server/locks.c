@@ -14,6 +14,9 @@
  * waiters' callbacks come after that, so that they may use the table. A waiter that is no longer in the queue but not
  * yet told cannot be cancelled; that is why lock_cancel() takes a name and not a pointer.
  *
+ * Names that callers keep (lock_owner_get) are another matter: one set for the whole table, beside the clients. An
+ * owner that has nothing can have a name there, and one that has something none.
+ *
  * Memory is charged to the client (struct lock_client, shared by all shards, under a mutex of its own that nests
  * inside) and to the table, before it is taken. Only the cut of an unlock may go beyond a limit: giving back must not
  * fail.
@@ -34,6 +37,15 @@ struct lock_client {
 	unsigned owners; /* under the clients' mutex */
 	_Atomic uint64_t bytes;
 	struct htable_node node;
+};
+
+/* What lock_owner_get() gives out. */
+struct lock_name {
+	struct lock_owner owner;
+	struct lock_client *client;
+	unsigned refs;
+	struct htable_node node;
+	uint8_t data[];
 };
 
 struct lock_holder {
@@ -69,9 +81,9 @@ struct lock_shard {
 struct lock_table {
 	struct lock_shard shard[SHARDS];
 	pthread_mutex_t clients_mutex;
-	struct htable clients;
+	struct htable clients, names; /* names: struct lock_name */
 	struct lock_limits limits;
-	_Atomic uint64_t bytes, grace;
+	_Atomic uint64_t bytes;
 };
 
 /* One call's way through the table: the shard is locked between enter() and leave(). */
@@ -100,12 +112,12 @@ static uint64_t client_hash(enum lock_kind kind, uint64_t id)
 	return hash_u64(id + (uint64_t)kind);
 }
 
-static struct lock_client *client_get(struct lock_table *t, enum lock_kind kind, uint64_t id)
+/* With the clients' mutex held. */
+static struct lock_client *client_get_locked(struct lock_table *t, enum lock_kind kind, uint64_t id)
 {
 	uint64_t hash = client_hash(kind, id);
 	struct lock_client *client = NULL;
 
-	pthread_mutex_lock(&t->clients_mutex);
 	htable_foreach_hash (n, &t->clients, hash) {
 		struct lock_client *c = container_of(n, struct lock_client, node);
 		if (c->id == id && c->kind == kind)
@@ -118,17 +130,29 @@ static struct lock_client *client_get(struct lock_table *t, enum lock_kind kind,
 	}
 	if (client)
 		client->owners++;
+	return client;
+}
+
+static struct lock_client *client_get(struct lock_table *t, enum lock_kind kind, uint64_t id)
+{
+	pthread_mutex_lock(&t->clients_mutex);
+	struct lock_client *client = client_get_locked(t, kind, id);
 	pthread_mutex_unlock(&t->clients_mutex);
 	return client;
+}
+
+static void client_put_locked(struct lock_table *t, struct lock_client *client)
+{
+	if (--client->owners)
+		return;
+	htable_remove(&t->clients, &client->node);
+	free(client);
 }
 
 static void client_put(struct lock_table *t, struct lock_client *client)
 {
 	pthread_mutex_lock(&t->clients_mutex);
-	if (!--client->owners) {
-		htable_remove(&t->clients, &client->node);
-		free(client);
-	}
+	client_put_locked(t, client);
 	pthread_mutex_unlock(&t->clients_mutex);
 }
 
@@ -304,6 +328,74 @@ static void range_insert(struct lock_entry *e)
 		at = at->prev;
 	list_insert_after(at, &e->in_file);
 	list_push_back(&e->holder->entries, &e->in_holder);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Names to keep
+ */
+
+static bool owner_equal(const struct lock_owner *a, const struct lock_owner *b)
+{
+	return a->client == b->client && a->kind == b->kind && a->len == b->len && !memcmp(a->data, b->data, a->len);
+}
+
+static struct lock_name *name_make(struct lock_table *t, const struct lock_owner *owner)
+{
+	struct lock_name *name = malloc(sizeof(*name) + owner->len);
+	struct lock_client *client = name ? client_get_locked(t, owner->kind, owner->client) : NULL;
+
+	if (!client || !charge(t, client, sizeof(*name) + owner->len, false)) {
+		if (client)
+			client_put_locked(t, client);
+		free(name);
+		return NULL;
+	}
+	*name = (struct lock_name){.owner = *owner, .client = client};
+	if (owner->len)
+		memcpy(name->data, owner->data, owner->len);
+	name->owner.data = name->data;
+	htable_insert(&t->names, &name->node, owner_hash(owner));
+	return name;
+}
+
+const struct lock_owner *lock_owner_get(struct lock_table *t, const struct lock_owner *owner)
+{
+	uint64_t hash = owner_hash(owner);
+	struct lock_name *name = NULL;
+
+	if (owner->len > LOCK_OWNER_MAX)
+		return NULL;
+	pthread_mutex_lock(&t->clients_mutex);
+	htable_foreach_hash (n, &t->names, hash) {
+		struct lock_name *o = container_of(n, struct lock_name, node);
+		if (owner_equal(&o->owner, owner))
+			name = o;
+	}
+	if (!name)
+		name = name_make(t, owner);
+	if (name)
+		name->refs++;
+	pthread_mutex_unlock(&t->clients_mutex);
+	return name ? &name->owner : NULL;
+}
+
+static void name_free(struct lock_table *t, struct lock_name *name)
+{
+	htable_remove(&t->names, &name->node);
+	uncharge(t, name->client, sizeof(*name) + name->owner.len);
+	client_put_locked(t, name->client);
+	free(name);
+}
+
+void lock_owner_put(struct lock_table *t, const struct lock_owner *owner)
+{
+	if (!owner)
+		return;
+	struct lock_name *name = (struct lock_name *)(uintptr_t)owner; /* its first member */
+	pthread_mutex_lock(&t->clients_mutex);
+	if (!--name->refs)
+		name_free(t, name);
+	pthread_mutex_unlock(&t->clients_mutex);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -624,19 +716,19 @@ struct lock_waiter *lock_cancel(struct lock_table *t, const struct lock_file_key
 	return waiter;
 }
 
-bool lock_held(struct lock_table *t, const struct lock_file_key *key, const struct lock_owner *owner)
+unsigned lock_count(struct lock_table *t, const struct lock_file_key *key, const struct lock_owner *owner)
 {
 	struct lock_op op;
-	bool held = false;
+	unsigned count = 0;
 
 	enter(&op, t, key, owner);
 	if (op.file && op.holder)
 		list_foreach (n, &op.holder->entries) {
 			struct lock_entry *e = container_of(n, struct lock_entry, in_holder);
-			held = held || (e->file == op.file && e->state == LOCK_STATE_HELD);
+			count += e->file == op.file && e->state == LOCK_STATE_HELD;
 		}
 	leave(&op, 0);
-	return held;
+	return count;
 }
 
 /* All that HOLDER has (on FILE; NULL: in the shard). Others' requests are looked at afterwards. */
@@ -810,6 +902,8 @@ struct lock_table *lock_table_create(const struct lock_limits *limits)
 	t->limits.total_bytes = limits && limits->total_bytes ? limits->total_bytes : TOTAL_BYTES;
 	t->limits.client_bytes = limits && limits->client_bytes ? limits->client_bytes : t->limits.total_bytes / 4;
 	int rc = htable_init(&t->clients, 64);
+	if (!rc)
+		rc = htable_init(&t->names, 64);
 	pthread_mutex_init(&t->clients_mutex, NULL);
 	for (unsigned i = 0; i < SHARDS; i++) {
 		pthread_mutex_init(&t->shard[i].mutex, NULL);
@@ -851,29 +945,13 @@ void lock_table_destroy(struct lock_table *t)
 		htable_fini(&t->shard[i].holders);
 		pthread_mutex_destroy(&t->shard[i].mutex);
 	}
+	struct htable_cursor cursor = {0};
+	for (struct htable_node *n; t->names.bucket && (n = htable_next(&t->names, &cursor));)
+		name_free(t, container_of(n, struct lock_name, node));
+	htable_fini(&t->names);
 	htable_fini(&t->clients);
 	pthread_mutex_destroy(&t->clients_mutex);
 	free(t);
-}
-
-void lock_grace_until(struct lock_table *t, uint64_t until)
-{
-	uint64_t now = atomic_load(&t->grace);
-
-	while (now < until && !atomic_compare_exchange_weak(&t->grace, &now, until))
-		;
-}
-
-void lock_grace_end(struct lock_table *t)
-{
-	atomic_store(&t->grace, 0);
-}
-
-bool lock_grace(struct lock_table *t)
-{
-	uint64_t until = atomic_load_explicit(&t->grace, memory_order_relaxed);
-
-	return until && now_ns() < until;
 }
 
 static void entries_tell(const struct list *entries, void (*fn)(void *arg, const struct lock_info *info), void *arg)

@@ -55,6 +55,13 @@ struct lock_conflict {
 };
 
 /*
+ * The table's own copy of an owner's name, counted: for who would else keep copies. One for equal names; it may be
+ * given to all functions below. NULL: no memory, or beyond the limit.
+ */
+const struct lock_owner *lock_owner_get(struct lock_table *table, const struct lock_owner *owner);
+void lock_owner_put(struct lock_table *table, const struct lock_owner *owner); /* NULL is ignored */
+
+/*
  * A request that waits in the table. It lies in memory of the caller, which stays the table's until DONE is called or
  * lock_cancel() returned it. DONE comes on any thread, with no mutex held, must not wait, and may free it:
  *   0           the owner has the lock now; with notify_only: it could have had it, and is to ask again
@@ -98,8 +105,8 @@ int lock_unset(struct lock_table *table, const struct lock_file_key *key, const 
 /* Takes the owner's request for exactly RANGE out of the queue. NULL: there is none (any more). */
 struct lock_waiter *lock_cancel(struct lock_table *table, const struct lock_file_key *key,
 	const struct lock_owner *owner, const struct lock_range *range);
-/* Whether the owner has any range of the file. */
-bool lock_held(struct lock_table *table, const struct lock_file_key *key, const struct lock_owner *owner);
+/* How many ranges of the file the owner has. */
+unsigned lock_count(struct lock_table *table, const struct lock_file_key *key, const struct lock_owner *owner);
 /* All ranges and waiting requests of an owner on a file (not its share); all that a client has, anywhere. */
 void lock_release_owner(struct lock_table *table, const struct lock_file_key *key, const struct lock_owner *owner);
 void lock_release_client(struct lock_table *table, enum lock_kind kind, uint64_t client);
@@ -121,14 +128,6 @@ int lock_share_test(struct lock_table *table, const struct lock_file_key *key, c
 bool lock_share_get(struct lock_table *table, const struct lock_file_key *key, const struct lock_owner *owner,
 	uint32_t *access, uint32_t *deny);
 void lock_share_unset(struct lock_table *table, const struct lock_file_key *key, const struct lock_owner *owner);
-
-/*
- * The grace period after a start: new locks of any protocol wait until those who had some before could reclaim them.
- * lock_grace_until() only makes it longer; lock_grace_end() ends it. Times are now_ns().
- */
-void lock_grace_until(struct lock_table *table, uint64_t until);
-void lock_grace_end(struct lock_table *table);
-bool lock_grace(struct lock_table *table);
 
 /* All that is in the table, file by file. FN is called under the shard's mutex: it must not wait nor use the table. */
 enum lock_state { LOCK_STATE_HELD, LOCK_STATE_WAITING, LOCK_STATE_SHARE };

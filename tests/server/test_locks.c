@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "server/grace.h"
 #include "server/locks.h"
 
 static const struct lock_file_key file_a = {7, 100, 1};
@@ -328,10 +329,10 @@ static void edges(void **state)
 	assert_int_equal(lock_test(t, &file_a, &b, &all, NULL), 0);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(lock_test(t, &other[i], &b, &last, NULL), 0);
-		assert_false(lock_held(t, &other[i], &a));
+		assert_false(lock_count(t, &other[i], &a));
 	}
-	assert_true(lock_held(t, &file_a, &a));
-	assert_false(lock_held(t, &file_a, &b));
+	assert_true(lock_count(t, &file_a, &a));
+	assert_false(lock_count(t, &file_a, &b));
 	/* The same client and name in the other protocol is another owner. */
 	struct lock_owner v4 = a;
 	v4.kind = LOCK_KIND_NFS4;
@@ -357,7 +358,7 @@ static void only_notified(void **state)
 	assert_true(wb.told && !wb.result); /* told, but it is the next one's */
 	assert_true(wc.told && !wc.result);
 	assert_int_equal(lock_set(t, &file_a, &b, &r, NULL, NULL), -EAGAIN);
-	assert_true(lock_held(t, &file_a, &c));
+	assert_true(lock_count(t, &file_a, &c));
 	lock_table_destroy(t);
 }
 
@@ -440,18 +441,64 @@ static void limits(void **state)
 	lock_table_destroy(t);
 }
 
-static void grace(void **state)
+static void names(void **state)
 {
-	struct lock_table *t = lock_table_create(NULL);
+	struct lock_table *t = lock_table_create(&(struct lock_limits){.total_bytes = 4096});
+	char text[] = "a name";
+	struct lock_owner a = owner(1, text), b = owner(2, text), empty = {LOCK_KIND_NFS4, 1, NULL, 0};
+	const struct lock_owner *kept = lock_owner_get(t, &a), *other = lock_owner_get(t, &b);
+	struct lock_range r = range(0, 9, true), part = range(2, 3, false);
+	unsigned n = 0;
 
 	(void)state;
-	assert_false(lock_grace(t));
-	lock_grace_until(t, now_ns() + 3600 * NSEC_PER_SEC);
-	lock_grace_until(t, now_ns());
-	assert_true(lock_grace(t));
-	lock_grace_end(t);
-	assert_false(lock_grace(t));
+	assert_ptr_equal(lock_owner_get(t, &a), kept);
+	assert_ptr_not_equal(other, kept);
+	lock_owner_put(t, other);
+	assert_int_equal(lock_set(t, &file_a, kept, &r, NULL, NULL), 0);
+	assert_int_equal(lock_set(t, &file_a, kept, &part, NULL, NULL), 0);
+	assert_int_equal(lock_count(t, &file_a, &a), 3);
+	text[0] = 'A'; /* it is a copy */
+	assert_int_equal(lock_count(t, &file_a, &a), 0);
+	assert_int_equal(lock_count(t, &file_a, kept), 3);
+	lock_owner_put(t, kept);
+	lock_release_owner(t, &file_a, kept);
+	lock_owner_put(t, kept);
+	lock_owner_put(t, NULL);
+	assert_int_equal(lock_bytes(t), 0);
+	lock_owner_put(t, lock_owner_get(t, &empty));
+	/* bounded as everything is, and gone with the table */
+	char key = 0;
+	for (; n < 64; n++, key++) {
+		struct lock_owner o = {LOCK_KIND_NFS4, 1, &key, 1};
+		const struct lock_owner *one = lock_owner_get(t, &o);
+		if (!one)
+			break;
+	}
+	assert_in_range(n, 3, 63);
+	assert_true(lock_bytes(t) <= 1024);
 	lock_table_destroy(t);
+}
+
+/* One for all: it lasts until the last part of it ended. */
+static void grace(void **state)
+{
+	uint64_t far = now_ns() + 3600 * NSEC_PER_SEC;
+
+	(void)state;
+	assert_false(grace_active());
+	grace_begin(GRACE_NLM, far);
+	grace_begin(GRACE_NLM, now_ns());
+	grace_begin(GRACE_NFS4, far - 1);
+	assert_true(grace_active() && grace_active_of(GRACE_NLM) && grace_active_of(GRACE_NFS4));
+	assert_true(grace_left_ns() > 0 && grace_left_ns() <= 3600 * NSEC_PER_SEC);
+	grace_done(GRACE_NLM);
+	assert_true(grace_active() && !grace_active_of(GRACE_NLM));
+	grace_done(GRACE_NFS4);
+	assert_false(grace_active());
+	assert_int_equal(grace_left_ns(), 0);
+	grace_begin(GRACE_NFS4, now_ns());
+	assert_false(grace_active());
+	grace_done(GRACE_NFS4);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -530,6 +577,7 @@ int main(void)
 		cmocka_unit_test(only_notified),
 		cmocka_unit_test(shares),
 		cmocka_unit_test(limits),
+		cmocka_unit_test(names),
 		cmocka_unit_test(grace),
 		cmocka_unit_test(threads),
 	};
