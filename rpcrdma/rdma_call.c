@@ -7,9 +7,10 @@
  *   RDMA_MSG, no Read chunk         the rest of the receive is the RPC message: to the RPC layer
  *   RDMA_MSG, one Read chunk        the same; the chunk is the payload that rdma_payload_fetch() brings when the
  *                                   procedure knows where it shall go
- *   RDMA_NOMSG, or several chunks,  a fiber reads position zero, and all chunks but the longest, into buffers, and
- *   or a short one                  makes the message of them and of what came inline, as a list of pieces (RFC
- * 8166 3.4.4, 3.5)
+ *   RDMA_NOMSG, or several chunks,  a fiber reads position zero, and short chunks, into buffers, and makes the
+ *   or a short one                  message of them and of what came inline, as a list of pieces (RFC 8166 3.4.4,
+ *                                   3.5); long chunks are payloads as above
+ *   an answer to a call in reverse  goes to rdma_callback.c at once
  *
  * A chunk replaces its data in the stream, and the padding behind it, whether the chunk itself holds padding or not.
  *
@@ -207,6 +208,7 @@ static int chunk_pull(struct rdma_connection *conn, const struct rdma_header *h,
 
 struct fetch {
 	struct rdma_call *call;
+	const struct rdma_chunk *chunk;
 	const struct slice *to;
 	unsigned n;
 	int rc;
@@ -215,13 +217,15 @@ struct fetch {
 static void fetch_here(void *arg)
 {
 	struct fetch *f = arg;
-	f->rc = chunk_pull(f->call->conn, &f->call->header, &f->call->payload, f->to, f->n);
+	f->rc = chunk_pull(f->call->conn, &f->call->header, f->chunk, f->to, f->n);
 }
 
-int rdma_payload_fetch(struct rpc_call *rpc, const struct xdr_payload *payload, const struct slice *to, unsigned n)
+int rdma_payload_fetch(
+	struct rpc_call *rpc, unsigned index, const struct xdr_payload *payload, const struct slice *to, unsigned n)
 {
-	struct fetch f = {.call = rdma_call_of(rpc), .to = to, .n = n};
-	if (payload->pos != rpc->reduced_pos || payload->len > f.call->payload.length)
+	struct rdma_call *call = rdma_call_of(rpc);
+	struct fetch f = {.call = call, .chunk = &call->header.read[call->payload[index]], .to = to, .n = n};
+	if (payload->len > f.chunk->length)
 		return -EIO;
 	/* a procedure may work on the reactor of its inode; the queue pair belongs to ours */
 	reactor_call(f.call->conn->reactor, fetch_here, &f);
@@ -235,18 +239,28 @@ int rdma_payload_fetch(struct rpc_call *rpc, const struct xdr_payload *payload, 
 static const uint8_t padding[4];
 
 /*
- * The chunk that is left to the procedure to fetch: the longest. -1 when all are short; they may be something that no
+ * The chunks that are left to the procedure to fetch, as bits: the long ones. Short ones may be something that no
  * procedure of ours fetches (the path of a SYMLINK, RFC 8267 section 3), and go into the message.
  */
-static int payload_chunk(const struct rdma_header *h)
+static uint32_t payload_chunks(const struct rdma_header *h)
 {
-	int longest = -1;
-	for (unsigned i = 0; i < h->read_count; i++) {
-		uint32_t least = longest < 0 ? RDMA_SHORT_CHUNK : h->read[longest].length;
-		if (h->read[i].position && h->read[i].length > least)
-			longest = (int)i;
-	}
-	return longest;
+	uint32_t set = 0, n = 0;
+	for (unsigned i = 0; i < h->read_count && n < XDR_PAYLOADS_MAX; i++)
+		if (h->read[i].position && h->read[i].length > RDMA_SHORT_CHUNK) {
+			set |= 1u << i;
+			n++;
+		}
+	return set;
+}
+
+/* Read chunk I is the call's next payload. */
+static void payload_add(struct rdma_call *call, unsigned i)
+{
+	const struct rdma_chunk *chunk = &call->header.read[i];
+	unsigned n = call->rpc.reduced_count++;
+	call->payload[n] = (uint8_t)i;
+	call->reduced[n] = (struct xdr_reduced){chunk->position, chunk->length};
+	call->rpc.reduced = call->reduced;
 }
 
 /* Reads CHUNK into new buffers of CALL and adds them to its pieces. Waits. */
@@ -274,7 +288,7 @@ static int message_assemble(struct rdma_call *call)
 {
 	const struct rdma_header *h = &call->header;
 	unsigned pieces = 0, first = h->proc == RDMA_NOMSG;
-	int payload = payload_chunk(h);
+	uint32_t payloads = payload_chunks(h);
 	/* What position-zero data or the receive holds; other chunks are inserted in it. */
 	struct xdr_piece base[RDMA_BUFS_MAX + 1];
 	unsigned bases = 0, at = 0;
@@ -310,10 +324,8 @@ static int message_assemble(struct rdma_call *call)
 			break;
 		if (pos != end)
 			return -EBADMSG; /* a position behind the end, or inside of another chunk's data */
-		if ((int)i == payload) {
-			call->payload = h->read[i];
-			call->rpc.reduced_pos = pos;
-			call->rpc.reduced_len = h->read[i].length;
+		if (payloads >> i & 1) {
+			payload_add(call, i);
 		} else {
 			int rc = chunk_to_pieces(call, &h->read[i], &pieces);
 			if (rc)
@@ -328,13 +340,13 @@ static int message_assemble(struct rdma_call *call)
 	return 0;
 }
 
-/* Bytes that the message itself will hold in buffers: all chunks but the payload. */
+/* Bytes that the message itself will hold in buffers: all chunks but the payloads. */
 static uint64_t assembled_bytes(const struct rdma_header *h)
 {
 	uint64_t sum = 0;
-	int payload = payload_chunk(h);
+	uint32_t payloads = payload_chunks(h);
 	for (unsigned i = 0; i < h->read_count; i++)
-		if ((int)i != payload)
+		if (!(payloads >> i & 1))
 			sum += (h->read[i].length + BLOCK_BYTES - 1ull) / BLOCK_BYTES * BLOCK_BYTES;
 	return sum;
 }
@@ -419,6 +431,10 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 	rpc_bytes_in(&conn->rpc, wc->byte_len);
 	const uint8_t *data = receive->buf->data;
 	enum rdma_verdict verdict = rdma_header_decode(&call->header, data, wc->byte_len);
+	if (conn->answers && rdma_callback_receive(conn, &call->header, data, wc->byte_len)) {
+		rdma_call_put(call);
+		return;
+	}
 	if (verdict == RDMA_HEADER_SILENT) {
 		rdma_call_put(call);
 		return;
@@ -448,7 +464,6 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 	call->rpc.conn = &conn->rpc;
 	call->rpc.piece = call->piece;
 	call->rpc.bytes = inline_bytes;
-	call->rpc.reduced_pos = UINT32_MAX;
 	rdma_reply_room(call);
 	if (h->proc == RDMA_NOMSG || h->read_count > 1 || (h->read_count && h->read[0].length <= RDMA_SHORT_CHUNK)) {
 		reactor_spawn(conn->reactor, assemble_fiber, call);
@@ -456,11 +471,8 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 	}
 	call->piece[0] = (struct xdr_piece){.data = data + h->bytes, .len = inline_bytes};
 	call->rpc.pieces = 1;
-	if (h->read_count) {
-		call->payload = h->read[0];
-		call->rpc.reduced_pos = h->read[0].position;
-		call->rpc.reduced_len = h->read[0].length;
-	}
+	if (h->read_count)
+		payload_add(call, 0);
 	call->received = true;
 	rpc_call_received(&call->rpc);
 	return;

@@ -450,6 +450,7 @@ void rdma_metrics_register(void)
 		{&rdma_metrics.sends, "furrow_rdma_sends_total", "Replies sent"},
 		{&rdma_metrics.sends_queued, "furrow_rdma_sends_queued_total",
 			"Replies that waited for room in the send queue"},
+		{&rdma_metrics.callbacks, "furrow_rdma_callbacks_total", "Calls in reverse, to clients"},
 		{&rdma_metrics.invalidations, "furrow_rdma_invalidations_total",
 			"Sends that invalidated a handle of the peer"},
 		{&rdma_metrics.rnr_errors, "furrow_rdma_rnr_errors_total",

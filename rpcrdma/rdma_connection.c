@@ -7,7 +7,7 @@
  * its WRITEs could never be fetched. The steps that enter the kernel for long run on a helper thread.
  *
  * Send queue. Its slots are counted: a reply or an RDMA Read is posted when as many as it needs are free, and
- * waits in line otherwise, replies first. They come back with completions.
+ * waits in line otherwise, replies first, calls in reverse last. They come back with completions.
  *
  * Signs of life. A peer that died without a word is found by its silence: after a minute an empty RDMA Write asks its
  * adapter. One that lives and takes no replies (it posts no receives, so that our Sends are retried for ever) is closed
@@ -78,6 +78,8 @@ void rdma_slots_give(struct rdma_connection *conn, uint32_t n)
 		conn->sq_free -= w->need;
 		waiter_end(w, true);
 	}
+	if (!conn->failed && conn->sq_free)
+		rpc_callbacks_run(&conn->rpc);
 }
 
 int rdma_reads_take(struct rdma_connection *conn, uint32_t wanted)
@@ -314,7 +316,10 @@ void rdma_connection_fail(struct rdma_connection *conn, const char *why)
 	if (conn->failed)
 		return;
 	conn->failed = true;
-	conn->rpc.closing = true;
+	if (conn->began)
+		rpc_connection_closing(&conn->rpc);
+	else
+		conn->rpc.closing = true;
 	log_debug("rdma", "closing peer=%s reason=\"%s\"", conn->text, why);
 	if (conn->qp) {
 		struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
@@ -409,7 +414,7 @@ static void connection_close(void *arg)
 	while (conn->calls || conn->rpc.calls || atomic_load(&conn->messages))
 		fiber_suspend();
 	if (conn->lane)
-		rdma_lane_release(conn->lane, conn->sq_depth, conn->credits);
+		rdma_lane_release(conn->lane, conn->sq_depth, conn->credits + conn->answers);
 	atomic_fetch_sub(&rdma_metrics.credits, conn->credits);
 	atomic_fetch_sub(&rdma_metrics.connections, 1);
 	if (served) {
@@ -440,4 +445,6 @@ const struct rpc_transport rdma_rpc_transport = {
 	.payload_fetch = rdma_payload_fetch,
 	.close = transport_close,
 	.call_ended = transport_call_ended,
+	.callback = rdma_callback,
+	.chunk_room = rdma_chunk_room,
 };

@@ -73,6 +73,8 @@ uint32_t rdma_header_reply_bytes(const struct rdma_header *call, bool with_reply
  */
 uint32_t rdma_header_encode_reply(uint8_t *to, uint32_t room, const struct rdma_header *call, uint32_t credits,
 	const uint32_t *written, bool with_reply, uint32_t reply_written);
+/* The header of a message without chunks; returns its bytes, RDMA_HEADER_MIN. */
+uint32_t rdma_header_encode_inline(uint8_t *to, uint32_t xid, uint32_t credits);
 /* An RDMA_ERROR message; returns its bytes (at most 28). */
 uint32_t rdma_header_encode_error(uint8_t *to, uint32_t xid, uint32_t credits, enum rdma_errcode code);
 

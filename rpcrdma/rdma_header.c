@@ -226,6 +226,14 @@ uint32_t rdma_header_encode_reply(uint8_t *to, uint32_t room, const struct rdma_
 	return (uint32_t)(p - to);
 }
 
+uint32_t rdma_header_encode_inline(uint8_t *to, uint32_t xid, uint32_t credits)
+{
+	uint8_t *p = put_fixed(to, xid, credits, RDMA_MSG);
+	for (unsigned i = 0; i < 3; i++)
+		p = put_u32(p, 0);
+	return (uint32_t)(p - to);
+}
+
 uint32_t rdma_header_encode_error(uint8_t *to, uint32_t xid, uint32_t credits, enum rdma_errcode code)
 {
 	uint8_t *p = put_fixed(to, xid, credits, RDMA_ERROR);

@@ -177,6 +177,7 @@ struct rdma_connection {
 	uint32_t peer_depth, peer_reads; /* RDMA Reads it serves, and it would like to do */
 	uint32_t inline_send;
 	uint32_t credits, outstanding; /* granted; calls that were not answered */
+	uint32_t answers;	       /* receives for answers to calls in reverse, on top of the credits */
 	uint32_t sq_depth, sq_free;
 	uint32_t read_depth, reads_free;
 	struct list sends;	  /* struct rdma_call: wait for slots of the send queue */
@@ -232,14 +233,15 @@ struct rdma_call {
 	bool received; /* the RPC layer had it */
 	struct rdma_connection *conn;
 	struct rdma_receive *receive; /* until reply or drop */
-	struct rdma_chunk payload;    /* that rpc.reduced_pos stands for */
 	unsigned buf_count;
-	struct rpc_reply *reply;	 /* while it waits to be sent; NULL: */
-	enum rdma_errcode errcode;	 /* this is sent */
-	struct rdma_op op;		 /* the reply */
-	struct buf *head;		 /* a header too long for the headroom, or an error */
-	struct rdma_header header;	 /* from here on not cleared for a new call */
-	struct buf *bufs[RDMA_BUFS_MAX]; /* what was read of a long call */
+	struct rpc_reply *reply;		      /* while it waits to be sent; NULL: */
+	enum rdma_errcode errcode;		      /* this is sent */
+	struct rdma_op op;			      /* the reply */
+	struct buf *head;			      /* a header too long for the headroom, or an error */
+	struct rdma_header header;		      /* from here on not cleared for a new call */
+	struct xdr_reduced reduced[XDR_PAYLOADS_MAX]; /* what rpc.reduced points to */
+	uint8_t payload[XDR_PAYLOADS_MAX];	      /* and the Read chunk of each */
+	struct buf *bufs[RDMA_BUFS_MAX];	      /* what was read of a long call */
 	struct xdr_piece piece[RDMA_PIECES_MAX];
 	uint32_t written[RDMA_CHUNKS_MAX];
 };
@@ -258,7 +260,8 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 void rdma_call_message_done(struct rdma_call *call);
 void rdma_call_put(struct rdma_call *call); /* back to the lane; no wait */
 void rdma_call_destroy(struct rdma_call *call);
-int rdma_payload_fetch(struct rpc_call *call, const struct xdr_payload *payload, const struct slice *to, unsigned n);
+int rdma_payload_fetch(
+	struct rpc_call *call, unsigned index, const struct xdr_payload *payload, const struct slice *to, unsigned n);
 void rdma_reply(struct rpc_call *call, struct rpc_reply *reply);
 void rdma_drop(struct rpc_call *call);
 void rdma_reply_error(struct rdma_call *call, enum rdma_errcode code);
@@ -266,6 +269,13 @@ void rdma_reply_error(struct rdma_call *call, enum rdma_errcode code);
 void rdma_sends_continue(struct rdma_connection *conn);
 /* What the peer can take in answer to CALL. */
 void rdma_reply_room(struct rdma_call *call);
+bool rdma_chunk_room(const struct rpc_call *call, unsigned index, uint32_t *room);
+
+/* Calls in reverse (rdma_callback.c). Loop or fiber; no wait. */
+int rdma_callback(struct rpc_connection *rpc, struct rpc_reply *message);
+/* Was the message in RECEIVE, with header H, an answer to one? Then it is done with. */
+bool rdma_callback_receive(
+	struct rdma_connection *conn, const struct rdma_header *h, const uint8_t *data, uint32_t bytes);
 
 /* ------------------------------------------------------------------------------------------------
  * Metrics
@@ -273,7 +283,8 @@ void rdma_reply_room(struct rdma_call *call);
 
 extern struct rdma_metrics {
 	struct counter accepted, refused, closed, credit_violations, header_errors;
-	struct counter reads, read_bytes, read_deadlines, writes, write_bytes, sends, sends_queued, invalidations;
+	struct counter reads, read_bytes, read_deadlines, writes, write_bytes, sends, sends_queued, invalidations,
+		callbacks;
 	struct counter rnr_errors, completion_errors, post_errors, stalls, probes;
 	_Atomic int64_t connections, credits, receives;
 } rdma_metrics;

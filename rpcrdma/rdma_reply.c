@@ -181,6 +181,15 @@ void rdma_reply_room(struct rdma_call *call)
 			rpc->reply_payload_max = h->write[i].length;
 }
 
+bool rdma_chunk_room(const struct rpc_call *rpc, unsigned index, uint32_t *room)
+{
+	const struct rdma_header *h = &container_of(rpc, struct rdma_call, rpc)->header;
+	if (index >= h->write_count)
+		return false;
+	*room = h->write[index].length;
+	return true;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Sending
  */

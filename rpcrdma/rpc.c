@@ -72,9 +72,9 @@ static bool call_admit(struct rpc_call *call)
 	struct rpc_shard *shard = conn->shard;
 	uint32_t size = call->pieces > 1 ? RUN_BYTES_PIECES : RUN_BYTES;
 	/* The procedure will want as much again for where the payload stays. */
-	uint64_t charge = (uint64_t)size + (call->reduced_pos != UINT32_MAX ? call->reduced_len
-						   : call->bytes > 4096	    ? call->bytes
-									    : 0);
+	uint64_t charge = (uint64_t)size + (!call->reduced_count && call->bytes > 4096 ? call->bytes : 0);
+	for (uint32_t i = 0; i < call->reduced_count; i++)
+		charge += call->reduced[i].len;
 
 	if (shard->running && shard->used + charge > shard->limit)
 		return false;
@@ -559,8 +559,8 @@ static void run_fiber(void *arg)
 		in->piece = call->piece + 1;
 		in->piece_bytes = call->bytes - call->piece[0].len;
 	}
-	in->reduced_pos = call->reduced_pos;
-	in->reduced_len = call->reduced_len;
+	if (call->reduced_count)
+		xdr_in_reduced(in, call->reduced, call->reduced_count);
 
 	if (!xdr_get_u32(in, &req->xid) || !xdr_get_u32(in, &type)) {
 		run_refuse(run, "a message without an RPC header");
@@ -647,24 +647,25 @@ void rpc_peer_text(const struct rpc_request *req, char *text, size_t room)
 int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n)
 {
 	struct rpc_call *call = run_of(req)->call;
+	uint32_t pos = payload->pos; /* in the message as it came */
 	uint64_t done = 0;
 
 	if (!payload->len)
 		return 0;
-	if (payload->pos == call->reduced_pos) {
-		if (!req->connection->transport->payload_fetch)
-			return -EIO;
-		return req->connection->transport->payload_fetch(call, payload, to, n);
-	}
 	if (payload->inline_data) {
 		slices_copy_in(to, n, 0, payload->inline_data, payload->len);
 		return 0;
+	}
+	for (unsigned i = 0; i < call->reduced_count && call->reduced[i].pos <= payload->pos; i++) {
+		if (call->reduced[i].pos == payload->pos)
+			return req->connection->transport->payload_fetch(call, i, payload, to, n);
+		pos -= xdr_round(call->reduced[i].len);
 	}
 	/* Over the seams of the message; the codec has checked that all of it is there. */
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < call->pieces && done < payload->len; i++) {
 		const struct xdr_piece *p = &call->piece[i];
-		uint32_t from = payload->pos + (uint32_t)done;
+		uint32_t from = pos + (uint32_t)done;
 		if (from < at + p->len) {
 			uint32_t some = at + p->len - from;
 			if (some > payload->len - done)
@@ -734,5 +735,64 @@ int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned 
 	run->attached += bytes;
 	if (run->attached > run->reserved)
 		payload_charge(run, (int64_t)(run->attached - run->reserved));
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Replies that grow
+ */
+
+/* The number of the next payload's Write chunk is that of the payload; those without one are in line. */
+static bool payload_chunk(const struct rpc_request *req, unsigned index, uint32_t *room)
+{
+	bool (*chunk_room)(const struct rpc_call *, unsigned, uint32_t *) = req->connection->transport->chunk_room;
+	*room = UINT32_MAX;
+	return !chunk_room || chunk_room(run_of(req)->call, index, room);
+}
+
+uint32_t rpc_reply_room(const struct rpc_request *req)
+{
+	uint64_t head = (uint64_t)(req->out.p - req->out.base), in_line = 0;
+	uint32_t most = run_of(req)->call->reply_head_max, room;
+
+	for (unsigned i = 0; i < req->out.payloads; i++)
+		if (!payload_chunk(req, i, &room))
+			in_line += xdr_round(req->out.payload[i].len);
+	uint64_t left = most > head + in_line ? most - head - in_line : 0;
+	return (uint32_t)(left < RPC_HEAD_MAX - head ? left : RPC_HEAD_MAX - head);
+}
+
+uint32_t rpc_payload_room(const struct rpc_request *req)
+{
+	uint32_t room;
+	if (payload_chunk(req, req->out.payloads, &room))
+		return room;
+	room = rpc_reply_room(req);
+	return room > 4 ? (room - 4) & ~3u : 0;
+}
+
+int rpc_reply_grow(struct rpc_request *req, uint32_t bytes)
+{
+	struct rpc_run *run = run_of(req);
+	struct xdr_out *out = &req->out;
+	uint32_t used = (uint32_t)(out->p - out->base), most = run->call->reply_head_max;
+
+	if (xdr_out_room(out, bytes))
+		return 0;
+	if (bytes > rpc_reply_room(req))
+		return -EMSGSIZE;
+	uint32_t want = used + (bytes > used ? bytes : used); /* doubled, so that many small steps are few copies */
+	struct buf *buf = buf_alloc((want < RPC_HEAD_MAX ? want : RPC_HEAD_MAX) + RPC_HEADROOM);
+	uint64_t before = run->head_buf ? run->head_buf->size : 0;
+	memcpy(buf->data + RPC_HEADROOM, out->base, used);
+	buf_put(run->head_buf);
+	run->head_buf = run->reply.buf = buf;
+	run->charged += buf->size - before;
+	run->call->conn->shard->used += buf->size - before;
+	out->base = buf->data + RPC_HEADROOM;
+	out->p = out->base + used;
+	out->end = buf->data + buf->size;
+	if ((size_t)(out->end - out->base) > most)
+		out->end = out->base + most;
 	return 0;
 }

@@ -121,6 +121,60 @@ int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes);
  */
 int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned n);
 
+/*
+ * For procedures whose reply grows as they go (COMPOUND), on the connection's reactor:
+ *   rpc_payload_room  most bytes that the next payload can have: what its Write chunk holds (they are filled in order
+ *                     of encoding, an unused one goes back with a length of zero), else what is left of the message;
+ *                     UINT32_MAX on TCP. No wait.
+ *   rpc_reply_room    bytes of results that the peer and one buffer can still take, payload in line counted. Look here
+ *                     before a change is made whose result would not fit. No wait.
+ *   rpc_reply_grow    makes sure that BYTES more can be encoded at out.p. Waits for memory; then out.base moves, so
+ *                     keep offsets and no pointers. -EMSGSIZE: more than rpc_reply_room().
+ */
+uint32_t rpc_payload_room(const struct rpc_request *req);
+uint32_t rpc_reply_room(const struct rpc_request *req);
+int rpc_reply_grow(struct rpc_request *req, uint32_t bytes);
+
+/* ------------------------------------------------------------------------------------------------
+ * Calls in reverse: from us to a client, on the connection that it made (RFC 8881 2.10.3.1, RFC 8167)
+ */
+
+/*
+ * The identity of a connection. It outlives connection and server as long as somebody holds a reference, keeps
+ * neither of them open, and is the same for all requests of a connection. All of these from any reactor, no wait.
+ */
+struct rpc_link;
+struct rpc_link *rpc_link_get(struct rpc_request *req); /* on the connection's reactor; NULL: no memory */
+struct rpc_link *rpc_link_ref(struct rpc_link *link);
+void rpc_link_put(struct rpc_link *link);	   /* NULL is ignored */
+uint64_t rpc_link_id(const struct rpc_link *link); /* never used again in this process */
+/*
+ * Becomes true before config.connection_closed is called. So who stores a link where that hook looks, and then
+ * finds it not closed, will be told.
+ */
+bool rpc_link_closed(const struct rpc_link *link);
+
+#define RPC_CALLBACK_MAX 4096u /* bytes of arguments and of results */
+
+struct rpc_callback {
+	uint32_t program, version, procedure;
+	struct rpc_cred cred; /* RPC_AUTH_NONE, or RPC_AUTH_SYS with machine as its name (NULL: "") */
+	const char *machine;
+	const void *args; /* encoded; a multiple of 4 bytes */
+	uint32_t args_bytes;
+	uint64_t deadline; /* now_ns() + ... */
+};
+/*
+ * Calls the client and waits for its answer, in a fiber of any reactor. 0: the results are in RESULTS, their number in
+ * *BYTES. Some calls of a connection are on their way at once (over RDMA as many as the client takes), more wait in
+ * line. -ENOTCONN    the connection is closed, or closes meanwhile; whether the call was done is not known -ETIMEDOUT
+ * no answer until the deadline; the same. An answer that still comes is ignored -EACCES      the client denies it
+ * (MSG_DENIED) -EOPNOTSUPP  it does not have the program, version or procedure -EPROTO      it could not decode it,
+ * failed, or its answer cannot be read -EMSGSIZE    the call is too long for this client, or the results for ROOM
+ *   -ENOMEM
+ */
+int rpc_callback(struct rpc_link *link, const struct rpc_callback *call, void *results, uint32_t room, uint32_t *bytes);
+
 /* ------------------------------------------------------------------------------------------------
  * The server
  */
@@ -133,6 +187,8 @@ struct rpc_server_config {
 	uint32_t rdma_credits;	  /* most per connection; 0: 64 */
 	uint32_t message_max;	  /* longest call without payload + 1 MiB payload; 0: 1 MiB + 64 KiB */
 	uint32_t cache_entries;	  /* of the reply cache; 0: 8192 */
+	/* A connection that rpc_link_get() was used on closes. On its reactor; must not wait. May be NULL. */
+	void (*connection_closed)(struct rpc_link *link);
 };
 int rpc_server_start(const struct rpc_server_config *config, struct rpc_server **server, struct error *err);
 /* ADDRESS is numeric, IPv4 or IPv6. An IPv6 listener takes no IPv4 (both are listed in the configuration). */

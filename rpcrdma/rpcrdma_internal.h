@@ -47,12 +47,12 @@ struct rpc_transport {
 	/* Nothing is sent; calls rpc_call_free(CALL). Must not wait. */
 	void (*drop)(struct rpc_call *call);
 	/*
-	 * Waits: the payload that stands in the Read chunk at call->reduced_pos, into TO. 0, or -EIO when the
+	 * Waits: the payload that stands in the Read chunk of call->reduced[INDEX], into TO. 0, or -EIO when the
 	 * connection is lost. NULL: the transport has no chunks. An inline payload never comes here: rpc.c copies it
 	 * out of the pieces.
 	 */
-	int (*payload_fetch)(
-		struct rpc_call *call, const struct xdr_payload *payload, const struct slice *to, unsigned n);
+	int (*payload_fetch)(struct rpc_call *call, unsigned index, const struct xdr_payload *payload,
+		const struct slice *to, unsigned n);
 	/*
 	 * Starts closing, on the connection's reactor; must not wait and may come twice. Running calls end as usual.
 	 * When conn->calls is 0 and nothing is in flight the transport calls rpc_connection_end() and frees its memory.
@@ -60,6 +60,13 @@ struct rpc_transport {
 	void (*close)(struct rpc_connection *conn);
 	/* conn->calls became smaller; the transport may read on or finish a close. Must not wait. May be NULL. */
 	void (*call_ended)(struct rpc_connection *conn);
+	/*
+	 * Sends MESSAGE (head, len and buf), a call in reverse, and calls rpc_callback_sent(MESSAGE) when its memory is
+	 * not needed any more. Must not wait. -EAGAIN: not now, rpc_callbacks_run() comes; -EMSGSIZE, -ENOMEM.
+	 */
+	int (*callback)(struct rpc_connection *conn, struct rpc_reply *message);
+	/* The room of Write chunk INDEX of CALL; false when it has none. NULL: the transport has no chunks. */
+	bool (*chunk_room)(const struct rpc_call *call, unsigned index, uint32_t *room);
 };
 
 /* Embedded in a transport's connection. */
@@ -76,7 +83,8 @@ struct rpc_connection {
 	bool unparking;			 /* somebody goes through them */
 	uint64_t payload;		 /* bytes of replies that are reserved, made, or not yet sent */
 	struct wait_queue payload_queue; /* calls that wait for it to become less */
-	bool closing;			 /* set by the transport: new calls are dropped */
+	bool closing;			 /* set by rpc_connection_closing(): new calls are dropped */
+	struct rpc_link *link;		 /* NULL until rpc_link_get() */
 	struct list_node node;		 /* in shard->connections: shard lock */
 	uint64_t since_ns;
 	/* For listings; written on the connection's reactor only. */
@@ -90,6 +98,8 @@ struct rpc_connection {
  */
 int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server, const struct rpc_transport *transport,
 	const struct sockaddr *peer);
+/* The transport begins to close it; may come twice. In the loop or a fiber; no wait. */
+void rpc_connection_closing(struct rpc_connection *conn);
 void rpc_connection_end(struct rpc_connection *conn); /* calls is 0. No wait */
 
 /* ------------------------------------------------------------------------------------------------
@@ -105,9 +115,9 @@ struct rpc_call {
 	 */
 	const struct xdr_piece *piece;
 	uint32_t pieces, bytes;
-	/* A payload that a Read chunk took out of it (position counts from the start of the RPC message), or
-	 * UINT32_MAX. */
-	uint32_t reduced_pos, reduced_len;
+	/* The payloads that Read chunks took out of it, in order (xdr.h). */
+	const struct xdr_reduced *reduced;
+	uint32_t reduced_count;
 	/*
 	 * What the peer can take: most bytes of the reply without payload (RPC header included: the Reply chunk's or
 	 * the inline room; TCP: RPC_HEAD_MAX), and of payload (the Write chunk's room; UINT32_MAX: any).
@@ -160,11 +170,24 @@ struct rpc_reply {
 	 * head. */
 	bool too_long;
 	struct list_node node; /* free for the transport: a send queue */
-	struct rpc_call *call;
+	struct rpc_call *call; /* NULL: this is no reply, but a call in reverse */
 };
 
 /* Bytes of the whole message as it goes over TCP, without marker. */
 uint32_t rpc_reply_bytes(const struct rpc_reply *reply);
+
+/* ------------------------------------------------------------------------------------------------
+ * Calls in reverse (callback.c), for transports. On the connection's reactor; no wait
+ */
+
+#define RPC_CALLBACKS_MAX 16u /* on their way on one connection */
+
+void rpc_callbacks_run(struct rpc_connection *conn); /* the transport can send again */
+void rpc_callback_sent(struct rpc_reply *message);
+/* A message of the type REPLY came, on a connection that has a link. False: nobody asked for it. */
+bool rpc_callback_answered(struct rpc_connection *conn, const struct xdr_piece *piece, uint32_t pieces, uint32_t bytes);
+void rpc_callback_refused(struct rpc_connection *conn, uint32_t xid);	  /* RDMA_ERROR */
+void rpc_callback_credits(struct rpc_connection *conn, uint32_t credits); /* that the peer grants now */
 
 /* ------------------------------------------------------------------------------------------------
  * Server

@@ -150,6 +150,8 @@ void rpc_connection_end(struct rpc_connection *conn)
 {
 	struct rpc_shard *shard = conn->shard;
 	assert(!conn->calls);
+	rpc_link_put(conn->link);
+	conn->link = NULL;
 	pthread_mutex_lock(&shard->lock);
 	list_remove(&conn->node);
 	pthread_mutex_unlock(&shard->lock);

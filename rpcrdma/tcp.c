@@ -260,6 +260,41 @@ static bool call_append(struct tcp_call *call, struct buf *buf, const uint8_t *d
 	return true;
 }
 
+static void peer_broke(struct tcp_connection *c, const char *why)
+{
+	rpc_bad_call(c->conn.server);
+	log_warning("rpc", "connection closed: %s peer=%s transport=tcp", why, c->conn.peer_text);
+	tcp_close(&c->conn);
+}
+
+/* The answer to a call in reverse; the transport is done with it at once. */
+static void answer_deliver(struct tcp_connection *c, struct tcp_call *call)
+{
+	if (!rpc_callback_answered(&c->conn, call->piece, call->pieces, call->bytes))
+		peer_broke(c, "an answer that nobody asked for");
+	call_put_pieces(call);
+	call_recycle(c->tcp, call);
+}
+
+static bool record_is_answer(const struct tcp_call *call)
+{
+	uint8_t memory[16];
+	struct xdr_pool pool = {memory, 0, sizeof(memory)};
+	struct xdr_in in;
+	uint32_t type;
+
+	if (call->bytes < 8)
+		return false;
+	xdr_in_init(&in, call->piece[0].data, call->piece[0].len, &pool);
+	in.piece = call->piece + 1;
+	in.piece_bytes = call->bytes - call->piece[0].len;
+	if (!xdr_in_room(&in, 8))
+		return false;
+	xdr_take_u32(&in);
+	type = xdr_take_u32(&in);
+	return type == 1;
+}
+
 static void record_deliver(struct tcp_connection *c)
 {
 	struct tcp_call *call = c->call;
@@ -268,22 +303,18 @@ static void record_deliver(struct tcp_connection *c)
 	c->call = NULL;
 	c->in_record = false;
 	rpc_memory_give(c->conn.shard, call->taken);
+	if (c->conn.link && record_is_answer(call)) {
+		answer_deliver(c, call);
+		return;
+	}
 	rc->held = call->held + call->taken;
 	call->taken = 0;
 	rc->piece = call->piece;
 	rc->pieces = call->pieces;
 	rc->bytes = call->bytes;
-	rc->reduced_pos = UINT32_MAX;
 	rc->reply_head_max = RPC_HEAD_MAX;
 	rc->reply_payload_max = UINT32_MAX;
 	rpc_call_received(rc);
-}
-
-static void peer_broke(struct tcp_connection *c, const char *why)
-{
-	rpc_bad_call(c->conn.server);
-	log_warning("rpc", "connection closed: %s peer=%s transport=tcp", why, c->conn.peer_text);
-	tcp_close(&c->conn);
 }
 
 /* Four bytes of record mark are there. */
@@ -601,7 +632,7 @@ void tcp_close(struct rpc_connection *conn)
 {
 	struct tcp_connection *c = tcp_of(conn);
 	if (!conn->closing) {
-		conn->closing = true;
+		rpc_connection_closing(conn);
 		shutdown(c->fd, SHUT_RDWR); /* what is in flight ends now */
 	}
 	tcp_post(c); /* not from here: the caller may still look at it */
@@ -630,7 +661,7 @@ void tcp_settle(struct tcp_connection *c)
 	if (c->conn.closing)
 		tcp_send_abandon(c);
 	else if (c->eof && !c->conn.calls)
-		c->conn.closing = true;
+		rpc_connection_closing(&c->conn);
 	if (!c->conn.closing) {
 		tcp_read_on(c);
 		return;
@@ -659,6 +690,7 @@ const struct rpc_transport tcp_transport = {
 	.drop = tcp_drop,
 	.close = tcp_close,
 	.call_ended = tcp_call_ended,
+	.callback = tcp_callback,
 };
 
 void tcp_call_release_message(struct tcp_call *call)

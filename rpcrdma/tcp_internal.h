@@ -95,6 +95,7 @@ void tcp_call_done(struct tcp_call *call);
 
 /* tcp_send.c */
 void tcp_reply(struct rpc_call *call, struct rpc_reply *reply);
+int tcp_callback(struct rpc_connection *conn, struct rpc_reply *message);
 void tcp_send_abandon(struct tcp_connection *c); /* drops replies that are not in flight */
 void tcp_post(struct tcp_connection *c);	 /* tcp_posted() soon, in the loop */
 void tcp_posted(void *arg);

@@ -1,5 +1,5 @@
 /*
- * TCP: replies.
+ * TCP: replies, and calls in reverse, which go through the same queue.
  *
  * A connection has a queue of replies and at most one sendmsg in flight, made of as many of them as fit its iovecs and
  * TCP_SEND_BYTES. It is built once a round (tcp_posted), after all fibers have run, and again when the one before is
@@ -19,9 +19,13 @@
 #define TCP_SEND_BYTES (2u << 20)
 #define TCP_FREE_SENDS 64u
 
-static struct tcp_call *call_of(struct rpc_reply *reply)
+/* It was sent, or never will be. */
+static void reply_over(struct rpc_reply *reply)
 {
-	return container_of(reply->call, struct tcp_call, call);
+	if (reply->call)
+		tcp_call_done(container_of(reply->call, struct tcp_call, call));
+	else
+		rpc_callback_sent(reply);
 }
 
 static uint32_t record_bytes(const struct rpc_reply *reply)
@@ -141,7 +145,7 @@ static void replies_sent(struct tcp_connection *c, uint32_t bytes)
 			break;
 		bytes -= len;
 		list_remove(n);
-		tcp_call_done(call_of(reply));
+		reply_over(reply);
 	}
 	c->first_sent = bytes;
 }
@@ -175,7 +179,7 @@ void tcp_send_abandon(struct tcp_connection *c)
 	struct list_node *n;
 	c->busy++;
 	while ((n = list_pop_front(&c->replies)))
-		tcp_call_done(call_of(container_of(n, struct rpc_reply, node)));
+		reply_over(container_of(n, struct rpc_reply, node));
 	c->busy--;
 	c->first_sent = 0;
 	c->unsent = 0;
@@ -199,6 +203,22 @@ void tcp_posted(void *arg)
 	tcp_settle(c);
 }
 
+static void reply_queue(struct tcp_connection *c, struct rpc_reply *reply)
+{
+	uint32_t bytes = rpc_reply_bytes(reply), mark = __builtin_bswap32(bytes | 0x80000000u);
+	memcpy(reply->head - 4, &mark, 4);
+	list_push_back(&c->replies, &reply->node);
+	c->unsent += bytes + 4;
+	if (!c->send)
+		tcp_post(c);
+}
+
+int tcp_callback(struct rpc_connection *conn, struct rpc_reply *message)
+{
+	reply_queue(tcp_of(conn), message);
+	return 0;
+}
+
 void tcp_reply(struct rpc_call *call, struct rpc_reply *reply)
 {
 	struct tcp_call *tc = container_of(call, struct tcp_call, call);
@@ -209,10 +229,5 @@ void tcp_reply(struct rpc_call *call, struct rpc_reply *reply)
 		return;
 	}
 	tcp_call_release_message(tc);
-	uint32_t bytes = rpc_reply_bytes(reply), mark = __builtin_bswap32(bytes | 0x80000000u);
-	memcpy(reply->head - 4, &mark, 4);
-	list_push_back(&c->replies, &reply->node);
-	c->unsent += bytes + 4;
-	if (!c->send)
-		tcp_post(c);
+	reply_queue(c, reply);
 }

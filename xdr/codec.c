@@ -114,8 +114,13 @@ bool xdr_get_payload(struct xdr_in *in, uint32_t max, struct xdr_payload *v)
 	v->len = len;
 	v->pos = xdr_in_pos(in);
 	v->inline_data = NULL;
-	if (v->pos == in->reduced_pos) /* RFC 8166 3.4.5: the chunk may hold the padding or not; the stream does not */
-		return in->reduced_len >= len && in->reduced_len <= total;
+	if (v->pos == in->reduced_pos) {
+		/* RFC 8166 3.4.5: the chunk may hold the padding or not; the stream does not */
+		bool fits = in->reduced_len >= len && in->reduced_len <= total;
+		in->base_pos += total;
+		xdr_in_reduced(in, in->reduced, in->reduced_left);
+		return fits;
+	}
 	if ((size_t)(in->end - in->p) >= total) {
 		v->inline_data = in->p;
 		in->p += total;

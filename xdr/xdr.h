@@ -62,6 +62,11 @@ struct xdr_piece {
 	uint32_t len;
 };
 
+/* LEN bytes that a Read chunk took out of the stream at POS, which counts the stream as it was before. */
+struct xdr_reduced {
+	uint32_t pos, len;
+};
+
 /*
  * A message being read: the window [p, end), then the pieces. A value that straddles two pieces is put
  * together in the pool, so that everything but a payload is read contiguously, whatever the cuts are. A copy of
@@ -70,9 +75,11 @@ struct xdr_piece {
 struct xdr_in {
 	const uint8_t *base, *p, *end;
 	struct xdr_pool *pool;
-	uint32_t reduced_pos; /* position of the data that a Read chunk took out of the stream; UINT32_MAX: none */
-	uint32_t reduced_len; /* its bytes */
-	uint32_t base_pos;    /* position of base in the RPC message; 0 unless there are pieces */
+	uint32_t reduced_pos; /* the next data that a Read chunk took out of the stream; UINT32_MAX: none */
+	uint32_t reduced_len;
+	const struct xdr_reduced *reduced; /* those behind it, in order of pos */
+	uint32_t reduced_left;
+	uint32_t base_pos;    /* position of base in the RPC message; 0 unless there are pieces, or chunks before it */
 	uint32_t piece_off;   /* bytes of the first piece that were taken already */
 	uint32_t piece_bytes; /* bytes that all pieces still hold */
 	const struct xdr_piece *piece; /* what follows end; NULL: nothing */
@@ -81,6 +88,14 @@ static inline void xdr_in_init(struct xdr_in *in, const void *data, size_t len, 
 {
 	*in = (struct xdr_in){
 		.base = data, .p = data, .end = (const uint8_t *)data + len, .pool = pool, .reduced_pos = UINT32_MAX};
+}
+/* Chunks took N payloads out of the message; V stays. */
+static inline void xdr_in_reduced(struct xdr_in *in, const struct xdr_reduced *v, uint32_t n)
+{
+	in->reduced_pos = n ? v[0].pos : UINT32_MAX;
+	in->reduced_len = n ? v[0].len : 0;
+	in->reduced = v + (n > 0);
+	in->reduced_left = n - (n > 0);
 }
 /* Position in the RPC message. */
 static inline uint32_t xdr_in_pos(const struct xdr_in *in)
