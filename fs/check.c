@@ -11,7 +11,7 @@
  * system. Of older ones it is checked that they make sense alone, that blocks have one owner and are
  * counted, and their data; and of extents, that they are cells of one partition.
  *
- * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe.
+ * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe; of clones see check_share.c.
  *
  * A file system in use changes while the walk goes on. So the faults of a walk are not reported at
  * once: if transactions came between, the walk is repeated, and what counts is what two walks in a
@@ -20,6 +20,7 @@
  * It may take hours, so whoever asked for it is asked at each inode, extent and node whether it is to go on. One that
  * is ended in between reports nothing: what it saw may be half of a change.
  */
+#include "fs/check_share.h"
 #include "fs/inode_internal.h"
 
 #define CHECK_WALKS 4u
@@ -56,6 +57,7 @@ struct check {
 	struct fs_check_result *result;
 	struct problems set[2], *now; /* of the last walk and the one before */
 	struct htable inodes;
+	struct check_shares shares;
 	uint32_t *live;	 /* of each stripe */
 	uint8_t *bitmap; /* of all blocks */
 	uint64_t blocks;
@@ -391,6 +393,12 @@ static void check_xattr(struct check *c, const struct fs_key *key, size_t len)
 	c->xattr_next++;
 }
 
+static void check_share(struct check *c, const struct share_seen *seen)
+{
+	if (shares_seen(&c->shares, seen) < 0)
+		c->error = -ENOMEM;
+}
+
 static void check_extent_data(struct check *c, uint64_t ino, const struct extent *e, unsigned phase)
 {
 	struct fs_files *files = c->fs->files;
@@ -407,6 +415,8 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 	}
 	r = blocks_read_verified(c->fs, ino, e->first, e->block, e->count, c->sums, to, n);
 	read_leave(files, phase);
+	if (r < 0 && ino == FS_SHARED_INO)
+		check_share(c, &(struct share_seen){SHARE_LOST, 0, e->first, e->count, 0, 0});
 	if (r < 0)
 		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu cannot be read: %s", ULL(ino),
 			ULL(e->first), ULL(e->first + e->count - 1), strerror(-r));
@@ -435,10 +445,14 @@ static void check_extent(struct check *c, const struct fs_key *key, size_t len, 
 		c->extent_end = c->cell_end;
 		c->data_blocks += e.count;
 	}
-	if (e.hole) {
+	if (e.shared)
+		check_share(c, &(struct share_seen){SHARE_REF, 0, e.block, e.count, key->ino, e.first});
+	if (e.hole || e.shared) {
 		read_leave(c->fs->files, phase);
 		return;
 	}
+	if (key->ino == FS_SHARED_INO)
+		check_share(c, &(struct share_seen){SHARE_OWNED, 0, e.first, e.count, 0, 0});
 	check_take_blocks(c, e.block, e.count, "data", key->ino);
 	if (!c->data || !check_goes_on(c)) {
 		read_leave(c->fs->files, phase);
@@ -475,6 +489,8 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 {
 	struct check_inode *ci;
 	struct orphan_disk orphan;
+	uint64_t end;
+	uint32_t refs;
 
 	switch (key->type) {
 	case KEY_STRIPES:
@@ -497,6 +513,12 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 		break;
 	case KEY_STATE:
 		check_state(c, key, len);
+		break;
+	case KEY_SHARE:
+		if (share_decode(key, c->value, len, &end, &refs) < 0)
+			problem_add(c, "count of shared block %llu makes no sense", ULL(key->off));
+		else
+			check_share(c, &(struct share_seen){SHARE_COUNT, refs, key->off, end - key->off, 0, 0});
 		break;
 	case KEY_COUNTERS:
 		if (len != sizeof(struct counters_disk))
@@ -553,7 +575,9 @@ static void check_value(struct check *c, const struct fs_key *key, size_t len)
 	if (key->type == KEY_EXTENT) {
 		bool live = last.snap == key->snap && last.off == key->off && last.ino == key->ino;
 
-		if (live && len > sizeof(struct extent_disk) && !c->at && !c->strange) {
+		if (key->ino == FS_SHARED_INO && key->snap)
+			problem_add(c, "extent of shared block %llu has stamp %u", ULL(key->off), key->snap);
+		if (live && key->ino != FS_SHARED_INO && len > sizeof(struct extent_disk) && !c->at && !c->strange) {
 			problem_add(c, "inode %llu: has values but no inode", ULL(key->ino));
 			c->strange = true;
 		}
@@ -723,6 +747,14 @@ static void check_stripes(struct check *c)
 	}
 }
 
+static void check_share_fault(void *arg, bool lost, const char *problem)
+{
+	if (lost)
+		problem_add_lost(arg, "%s", problem);
+	else
+		problem_add(arg, "%s", problem);
+}
+
 static void check_inodes_clear(struct check *c)
 {
 	struct htable_cursor cursor = {0};
@@ -743,6 +775,7 @@ static int check_once(struct check *c)
 	memset(c->live, 0, fs->geometry.stripes * sizeof(c->live[0]));
 	memset(c->bitmap, 0, c->blocks / 8 + 1);
 	check_inodes_clear(c);
+	shares_clear(&c->shares);
 	c->nodes = !fs->read_only && !fs->failed;
 	if (c->nodes) {
 		/* then every node has its place */
@@ -764,6 +797,8 @@ static int check_once(struct check *c)
 	check_links(c);
 	check_reach(c);
 	check_stripes(c);
+	if (shares_compare(&c->shares, check_share_fault, c) < 0)
+		c->error = -ENOMEM;
 	return c->error;
 }
 
@@ -837,6 +872,7 @@ static void check_free(struct check *c)
 	}
 	for (unsigned i = 0; i < CHECK_BUFS; i++)
 		buf_put(c->buf[i]);
+	shares_free(&c->shares);
 	free(c->live);
 	free(c->bitmap);
 	free(c);

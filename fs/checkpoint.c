@@ -144,7 +144,8 @@ static int plan_try(struct plan *p)
 	}
 	list_foreach (at, &t->dead)
 		plan_delta(p, container_of(at, struct node, node)->block, -(int64_t)NODE_BLOCKS);
-	qsort(p->delta, p->deltas, 2 * sizeof(p->delta[0]), delta_compare);
+	if (p->deltas)
+		qsort(p->delta, p->deltas, 2 * sizeof(p->delta[0]), delta_compare);
 	tx_reset(p->tx);
 	for (size_t i = 0; i < p->deltas;) {
 		int64_t sum = 0, stripe = p->delta[2 * i];

@@ -35,7 +35,7 @@ struct item {
 	struct slice data;
 };
 struct owner {
-	uint64_t key_block, ino, file_block;
+	uint64_t ino, file_block;
 	uint32_t count;
 };
 struct round {
@@ -49,9 +49,10 @@ struct round {
 	unsigned moved;
 	unsigned items, found, limit, owners, runs; /* limit: of items, by the rows that there are */
 	/* of the stripe that is looked at */
-	uint64_t stripe, next_block; /* summaries from here on are to be seen */
-	unsigned at;		     /* owner that is looked at */
-	uint64_t at_block;	     /* its blocks before this one are done */
+	uint64_t stripe;
+	struct fs_key next, found_next; /* summaries from here on are to be seen */
+	unsigned at;			/* owner that is looked at */
+	uint64_t at_block;		/* its blocks before this one are done */
 	bool more;
 	/* reading side by side */
 	unsigned next_item;
@@ -66,7 +67,7 @@ static int owners_pass(struct tx *tx, void *arg)
 {
 	struct round *r = arg;
 	uint64_t blocks = tx_fs(tx)->space.stripe_blocks, end = (r->stripe + 1) * blocks;
-	struct fs_key key = {.type = KEY_SUMMARY, .off = r->next_block};
+	struct fs_key key = r->next;
 
 	r->owners = 0;
 	r->more = true;
@@ -84,10 +85,10 @@ static int owners_pass(struct tx *tx, void *arg)
 		if (len == sizeof(d)) {
 			memcpy(&d, val, sizeof(d));
 			r->owner[r->owners++] =
-				(struct owner){key.off, le64_get(d.ino), le64_get(d.file_block), le32_get(d.count)};
+				(struct owner){le64_get(d.ino), le64_get(d.file_block), le32_get(d.count)};
 		}
-		key.off++;
-		key.snap = 0;
+		key.snap++; /* the one of FS_SHARED_INO may stand beside it */
+		r->found_next = key;
 	}
 	return 0;
 }
@@ -139,7 +140,7 @@ static int stripe_collect(struct round *r, bool *all)
 			r->at = 0;
 			if (!r->owners)
 				continue;
-			r->next_block = r->owner[r->owners - 1].key_block + 1;
+			r->next = r->found_next;
 			r->at_block = r->owner[0].file_block;
 		}
 		int rc = fs_view(r->fs, items_pass, r);
@@ -303,7 +304,7 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 		bool all;
 		if (r->stripe != victim[*done]) {
 			r->stripe = victim[*done];
-			r->next_block = r->stripe * r->fs->space.stripe_blocks;
+			r->next = (struct fs_key){.type = KEY_SUMMARY, .off = r->stripe * r->fs->space.stripe_blocks};
 			r->owners = r->at = 0;
 			r->more = true;
 		}

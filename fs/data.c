@@ -47,7 +47,8 @@ void data_release(struct fs_files *files, struct inode *inode)
 {
 	struct inode_data *data = inode->data;
 
-	if (data && (data->records || data->users || data->exclusive || data->sleepers || !list_empty(&data->waiters)))
+	if (data && (data->records || data->users || data->exclusive || data->closed || data->sleepers ||
+			    !list_empty(&data->waiters)))
 		return;
 	if (data) {
 		list_remove(&data->queue_link);
@@ -70,7 +71,7 @@ int data_use(struct fs_files *files, struct inode *inode)
 
 	if (!data)
 		return -ENOMEM;
-	while (data->exclusive)
+	while (data->exclusive || data->closed)
 		data_sleep(data);
 	if (inode->gone) {
 		data_release(files, inode);
@@ -96,7 +97,7 @@ int data_exclude(struct fs_files *files, struct inode *inode)
 
 	if (!data)
 		return -ENOMEM;
-	while (data->exclusive)
+	while (data->exclusive || data->closed)
 		data_sleep(data);
 	if (inode->gone) {
 		data_release(files, inode);
@@ -106,6 +107,35 @@ int data_exclude(struct fs_files *files, struct inode *inode)
 	while (data->users > 0)
 		data_sleep(data);
 	return 0;
+}
+
+int data_quiesce(struct fs *fs, struct inode *inode)
+{
+	struct inode_data *data = data_get(fs->files, inode);
+	int r = 0;
+
+	if (!data)
+		return -ENOMEM;
+	while (data->exclusive || data->closed)
+		data_sleep(data);
+	data->closed = true;
+	do {
+		data->exclusive = false;
+		while (r == 0 && data->records > 0) {
+			flush_want(fs, inode);
+			r = flush_wait(fs, inode, 0, UINT64_MAX, fs->files->write_seq);
+		}
+		/* who was placing blocks before may have brought some more */
+		data->exclusive = true;
+		while (data->users > 0)
+			data_sleep(data);
+	} while (r == 0 && data->records > 0);
+	data->closed = false;
+	if (r == 0 && inode->gone)
+		r = -ESTALE;
+	if (r < 0)
+		data_unexclude(fs, inode);
+	return r;
 }
 
 void data_unexclude(struct fs *fs, struct inode *inode)

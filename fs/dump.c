@@ -97,6 +97,8 @@ static bool put_extent(struct dump *d, const struct fs_key *key, size_t len)
 		return false;
 	if (e.hole)
 		put(d, "count=%u hides", e.count);
+	else if (e.shared)
+		put(d, "count=%u shared=%" PRIu64, e.count, e.block);
 	else
 		put(d, "count=%u physical=%" PRIu64 " stripe=%" PRIu64 " first_sum=%08x", e.count, e.block,
 			e.block / stripe, extent_sum(&e, 0));
@@ -123,9 +125,15 @@ static bool put_global(struct dump *d, const struct fs_key *key, size_t len)
 	uint64_t created;
 	const char *name;
 	uint8_t state;
+	uint32_t refs;
 	size_t n;
 
 	switch (key->type) {
+	case KEY_SHARE:
+		if (share_decode(key, d->value, len, &created, &refs) < 0)
+			return false;
+		put(d, "count=%" PRIu64 " references=%u", created - key->off, refs);
+		return true;
 	case KEY_SUMMARY:
 		if (len != sizeof(*summary))
 			return false;
@@ -233,6 +241,7 @@ static const struct {
 	{"extents", "extent", true, KEY_EXTENT, KEY_EXTENT},
 	{"stripes", "stripe", false, KEY_STRIPES, KEY_STRIPES},
 	{"owners", "run", false, KEY_SUMMARY, KEY_SUMMARY},
+	{"shares", "share", false, KEY_SHARE, KEY_SHARE},
 	{"snapshots", "snapshot", false, KEY_SNAPSHOT, KEY_SNAPSHOT},
 	{"orphans", "orphan", false, KEY_ORPHAN, KEY_ORPHAN},
 	{"replies", "reply", false, KEY_REPLY, KEY_REPLY},

@@ -3,7 +3,8 @@
  *
  * KEY_EXTENT of an inode, off: its first block, says that up to 128 blocks of the file lie in
  * physical blocks one after the other. Extents of a file never overlap; a hole has none. They are
- * only changed in transactions, together with the live counts of the stripes.
+ * only changed in transactions, together with the live counts of the stripes. Where a file refers to shared
+ * blocks (share.c), extent_find() goes on to the extent that owns them and shows the part they have in common.
  *
  * Physical blocks that a read saw in the tree may be given up before the drive has answered. So a
  * read is inside a read section from the look at the tree to the last byte, and a checkpoint waits
@@ -30,14 +31,17 @@ int extent_decode(
 	e->count = le32_get(d.count);
 	e->sums = (const uint8_t *)val + sizeof(d);
 	e->hole = le32_get(d.flags) == EXTENT_HOLE;
-	if (e->hole)
-		return e->count == 0 || e->count > EXTENT_BLOCKS_MAX || e->block != 0 || len != sizeof(d) ||
-				       e->first > (FS_SIZE_MAX >> BLOCK_SHIFT) + 1 - e->count
+	e->shared = le32_get(d.flags) == EXTENT_SHARED;
+	if (e->hole || e->shared)
+		return e->count == 0 || e->count > EXTENT_REF_BLOCKS_MAX || e->first > EXTENT_END - e->count ||
+				       (e->hole && (e->block != 0 || len != sizeof(d))) ||
+				       (e->shared && (len != EXTENT_REF_BYTES || e->block > EXTENT_END - e->count ||
+							     key->ino == FS_SHARED_INO))
 			       ? -EIO
 			       : 0;
 	if (e->count == 0 || e->count > EXTENT_BLOCKS_MAX || le32_get(d.flags) != 0 ||
 		len != sizeof(d) + (size_t)e->count * 4 || e->block >= total || e->count > total - e->block ||
-		e->first > (FS_SIZE_MAX >> BLOCK_SHIFT) + 1 - e->count)
+		e->first > EXTENT_END - e->count)
 		return -EIO;
 	return 0;
 }
@@ -52,7 +56,7 @@ static int extent_check(struct tx *tx, const struct fs_key *key, const void *val
 	return r;
 }
 
-int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e)
+int extent_find_record(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e)
 {
 	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = block};
 	const void *val;
@@ -75,6 +79,35 @@ int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e)
 	if (key.ino != ino || key.type != KEY_EXTENT)
 		return -ENOENT;
 	return extent_check(tx, &key, val, len, e);
+}
+
+int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e)
+{
+	struct extent own;
+	uint64_t skip = 0, in;
+	int r = extent_find_record(tx, ino, block, e);
+
+	if (r < 0 || !e->shared)
+		return r;
+	if (block > e->first)
+		skip = block - e->first;
+	r = extent_find_record(tx, FS_SHARED_INO, e->block + skip, &own);
+	if (r == -ENOENT || (r == 0 && own.first > e->block + skip)) {
+		log_error("fs", "refers to shared blocks that are not there ino=%llu block=%llu",
+			(unsigned long long)ino, (unsigned long long)(e->first + skip));
+		return -EIO;
+	}
+	if (r < 0)
+		return r;
+	in = e->block + skip - own.first;
+	e->first += skip;
+	e->count -= (uint32_t)skip;
+	if (e->count > own.count - in)
+		e->count = (uint32_t)(own.count - in);
+	e->block = own.block + in;
+	e->sums = own.sums + in * 4;
+	e->shared = false;
+	return 0;
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
  * up or moves them (flush, truncation, deletion, punching, cleaning).
  *
  * A record of KEY_EXTENT has a stamp, as every key of an inode (snapshot.c): the live file system
- * changes the records of the current stamp only, and older ones stay for snapshots. All records of
+ * changes the records that no snapshot sees only, and older ones stay. All records of
  * one inode, of whatever stamps, are cells of one partition: the ranges of two of them are equal or do
  * not meet. So a version of a cell hides exactly the older versions of that cell, and no look-up has to
  * compare ranges. A change therefore cuts a cell where it begins and ends inside of it, in all
@@ -11,8 +11,11 @@
  * block has one owner, the record that names it: blocks are given up when that record goes.
  *
  * Where a part of a cell goes from the live file but not from a snapshot, a record with EXTENT_HOLE
- * hides it. Without snapshots a cell has one version, of the current stamp, and nothing of this costs
+ * hides it. Without snapshots a cell has one version, and nothing of this costs
  * anything: what is new takes the place of what goes, whatever its ranges were.
+ *
+ * A record may also refer to shared blocks (share.c), which is the same with references in place of blocks. The
+ * extents of FS_SHARED_INO itself have no versions: their stamp is 0.
  *
  * A pass does not see what it queued, so a pass may call these functions once for one range of an
  * inode. Nothing waits but for the tree (-EAGAIN).
@@ -20,9 +23,9 @@
 #include "fs/inode_internal.h"
 
 struct version {
-	uint64_t block; /* of the volume */
+	uint64_t block; /* of the volume; of FS_SHARED_INO when shared */
 	uint32_t stamp;
-	bool hole;
+	bool hole, shared;
 	const uint8_t *sums;
 };
 struct cell {
@@ -35,6 +38,18 @@ struct cell {
 /* ------------------------------------------------------------------------------------------------
  * Cells
  */
+
+/* The highest stamp that a record of INO may have. */
+static uint32_t stamp_most(struct tx *tx, uint64_t ino)
+{
+	return ino == FS_SHARED_INO ? 0 : fs_stamp(tx_fs(tx));
+}
+
+/* Records of INO of this stamp or a higher one are the live file system's alone. */
+static uint32_t stamp_floor(struct tx *tx, uint64_t ino)
+{
+	return ino == FS_SHARED_INO ? 0 : fs_stamp_floor(tx_fs(tx));
+}
 
 /* Reads all versions of the cell whose first one is at KEY. */
 static int cell_read(struct tx *tx, struct fs_key key, const void *val, size_t len, struct cell *c)
@@ -49,15 +64,15 @@ static int cell_read(struct tx *tx, struct fs_key key, const void *val, size_t l
 		struct extent e;
 		int r = extent_decode(g, &key, val, len, &e);
 
-		if (r < 0 || (c->versions > 0 && e.count != c->count) || key.snap > fs_stamp(tx_fs(tx))) {
+		if (r < 0 || (c->versions > 0 && e.count != c->count) || key.snap > stamp_most(tx, key.ino)) {
 			log_error("fs", "extent record makes no sense ino=%llu block=%llu", (unsigned long long)key.ino,
 				(unsigned long long)key.off);
 			return -EIO;
 		}
-		*v = (struct version){e.block, key.snap, e.hole, e.sums};
+		*v = (struct version){e.block, key.snap, e.hole, e.shared, e.sums};
 		c->count = e.count;
 		c->versions++;
-		if (key.snap == fs_stamp(tx_fs(tx)))
+		if (key.snap == stamp_most(tx, key.ino))
 			return 0;
 		key.snap++;
 		r = tx_next_any(tx, &key, &val, &len);
@@ -113,12 +128,26 @@ static int cell_before(struct tx *tx, uint64_t ino, uint64_t end, struct cell *c
 	return r < 0 ? r : cell_read(tx, key, val, len, c);
 }
 
-/* Is there a version that belongs to snapshots alone? */
-static bool cell_bound(const struct tx *tx, const struct cell *c)
+/* Is there a version that belongs to snapshots? (Or one that nobody sees and that is still to be taken out.) */
+static bool cell_bound(const struct cell *c, uint32_t floor)
 {
-	return c->v[0].stamp != fs_stamp(tx_fs((struct tx *)tx));
+	return c->versions > 1 || c->v[0].stamp < floor;
 }
 
+static int ref_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first, uint64_t count, uint64_t block)
+{
+	struct {
+		struct extent_disk head;
+		le32 reserved;
+	} d = {.head = {
+		       .block = le64_put(block), .count = le32_put((uint32_t)count), .flags = le32_put(EXTENT_SHARED)}};
+	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = first, .snap = stamp};
+
+	assert(count > 0 && count <= EXTENT_REF_BLOCKS_MAX);
+	return tx_put_any(tx, &key, &d, EXTENT_REF_BYTES);
+}
+
+/* SUMS NULL: hides what is there. */
 static int piece_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first, uint32_t count, uint64_t block,
 	const uint8_t *sums)
 {
@@ -128,7 +157,7 @@ static int piece_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first
 	} d = {.head = {.block = le64_put(block), .count = le32_put(count)}};
 	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = first, .snap = stamp};
 
-	assert(count > 0 && count <= EXTENT_BLOCKS_MAX);
+	assert(count > 0 && count <= (sums ? EXTENT_BLOCKS_MAX : EXTENT_REF_BLOCKS_MAX));
 	if (!sums) {
 		d.head.block = le64_put(0);
 		d.head.flags = le32_put(EXTENT_HOLE);
@@ -143,6 +172,8 @@ static int version_put(struct tx *tx, const struct cell *c, const struct version
 {
 	uint64_t skip = from - c->first;
 
+	if (v->shared)
+		return ref_put(tx, c->ino, v->stamp, from, to - from, v->block + skip);
 	return piece_put(tx, c->ino, v->stamp, from, (uint32_t)(to - from), v->block + skip,
 		v->hole ? NULL : v->sums + skip * 4);
 }
@@ -157,6 +188,7 @@ struct edits {
 	const struct extent_edit *edit;
 	unsigned n, i;	  /* all; the one that is at work */
 	uint64_t run;	  /* new blocks of it from here on are not named yet */
+	uint32_t floor;	  /* stamp_floor() */
 	uint64_t dropped; /* blocks that the live file had */
 };
 
@@ -165,17 +197,24 @@ static uint64_t edit_end(const struct extent_edit *e)
 	return e->first + e->count;
 }
 
-/* Names the new blocks from s->run up to TO. */
-static int edit_put(struct edits *s, uint64_t to)
+/* Names the new blocks from s->run up to TO, in records of STAMP. */
+static int edit_put(struct edits *s, uint64_t to, uint32_t stamp)
 {
 	const struct extent_edit *e = &s->edit[s->i];
 	uint64_t skip = s->run - e->first;
 	uint32_t count = (uint32_t)(to - s->run);
 	int r;
 
-	if (!e->sums || s->run >= to)
+	if ((!e->sums && !e->shared) || s->run >= to)
 		return 0;
-	r = piece_put(s->tx, s->ino, fs_stamp(tx_fs(s->tx)), s->run, count, e->block + skip, e->sums + skip * 4);
+	if (e->shared) {
+		r = ref_put(s->tx, s->ino, stamp, s->run, count, e->block + skip);
+		if (r == 0)
+			r = tx_share(s->tx, e->block + skip, count, 1);
+		s->run = to;
+		return r;
+	}
+	r = piece_put(s->tx, s->ino, stamp, s->run, count, e->block + skip, e->sums + skip * 4);
 	if (r == 0)
 		r = tx_blocks_add(s->tx, e->block + skip, count);
 	if (r == 0)
@@ -186,7 +225,7 @@ static int edit_put(struct edits *s, uint64_t to)
 
 static int edit_next(struct edits *s)
 {
-	int r = edit_put(s, edit_end(&s->edit[s->i]));
+	int r = edit_put(s, edit_end(&s->edit[s->i]), s->floor);
 
 	if (++s->i < s->n)
 		s->run = s->edit[s->i].first;
@@ -197,36 +236,39 @@ static int edit_next(struct edits *s)
 static int cell_edit_part(struct edits *s, const struct cell *c, uint64_t from, uint64_t to)
 {
 	const struct version *last = &c->v[c->versions - 1], *older = last;
-	bool current = last->stamp == fs_stamp(tx_fs(s->tx)), whole = to - from == c->count;
+	bool current = last->stamp >= s->floor, whole = to - from == c->count;
+	uint32_t stamp = current ? last->stamp : s->floor;
 	int r = 0;
 
 	if (!last->hole) {
 		s->dropped += to - from;
-		if (current)
+		if (current && last->shared)
+			r = tx_share(s->tx, last->block + (from - c->first), to - from, -1);
+		else if (current)
 			r = tx_blocks_drop(s->tx, last->block + (from - c->first), (uint32_t)(to - from));
 	}
-	if (r < 0 || !cell_bound(s->tx, c))
+	if (r < 0 || !cell_bound(c, s->floor))
 		return r;
 	if (current)
 		older--;
-	r = edit_put(s, from);
+	r = edit_put(s, from, s->floor);
 	for (const struct version *v = c->v; r == 0 && v <= older && !whole; v++)
 		r = version_put(s->tx, c, v, from, to);
 	if (r < 0)
 		return r;
-	if (s->edit[s->i].sums)
-		return edit_put(s, to);
-	return older->hole ? 0 : piece_put(s->tx, s->ino, fs_stamp(tx_fs(s->tx)), from, (uint32_t)(to - from), 0, NULL);
+	if (s->edit[s->i].sums || s->edit[s->i].shared)
+		return edit_put(s, to, stamp);
+	return older->hole ? 0 : piece_put(s->tx, s->ino, stamp, from, (uint32_t)(to - from), 0, NULL);
 }
 
 /* All edits that meet C. */
 static int cell_edit(struct edits *s, const struct cell *c)
 {
 	uint64_t pos = c->first, end = c->first + c->count;
-	uint32_t stamp = fs_stamp(tx_fs(s->tx));
+	uint32_t stamp = c->v[c->versions - 1].stamp;
 	int r = 0;
 
-	if (c->v[c->versions - 1].stamp == stamp) {
+	if (stamp >= s->floor) {
 		struct fs_key key = {.ino = c->ino, .type = KEY_EXTENT, .off = c->first, .snap = stamp};
 
 		r = tx_delete_any(s->tx, &key); /* if nothing takes its place */
@@ -254,7 +296,7 @@ static int cell_edit(struct edits *s, const struct cell *c)
 
 int extents_edit(struct tx *tx, uint64_t ino, const struct extent_edit *edit, unsigned n, uint64_t *dropped)
 {
-	struct edits s = {.tx = tx, .ino = ino, .edit = edit, .n = n};
+	struct edits s = {.tx = tx, .ino = ino, .edit = edit, .n = n, .floor = stamp_floor(tx, ino)};
 	struct cell c;
 	uint64_t at = 0;
 	int r = 0;
@@ -287,7 +329,7 @@ int extents_remove(struct tx *tx, uint64_t ino, uint64_t from, uint64_t *to, uns
 {
 	for (unsigned i = 0; i<limit && * to> from; i++) {
 		struct extent_edit edit = {.first = from};
-		struct edits s = {.tx = tx, .ino = ino, .edit = &edit, .n = 1};
+		struct edits s = {.tx = tx, .ino = ino, .edit = &edit, .n = 1, .floor = stamp_floor(tx, ino)};
 		struct cell c;
 		int r = cell_before(tx, ino, *to, &c);
 
@@ -320,7 +362,7 @@ static const struct extent_move *move_find(
 {
 	unsigned lo = 0;
 
-	if (v->hole)
+	if (v->hole || v->shared)
 		return NULL;
 	for (unsigned hi = n; lo < hi;) {
 		unsigned mid = (lo + hi) / 2;
@@ -342,10 +384,12 @@ static int cell_move(struct tx *tx, const struct cell *c, const struct extent_mo
 	unsigned found = 0;
 	int r;
 
+	if (c->count > EXTENT_BLOCKS_MAX)
+		return 0; /* it has no blocks of its own */
 	for (unsigned v = 0; v < c->versions; v++) {
 		uint64_t expected = 0;
 
-		if (c->v[v].hole)
+		if (c->v[v].hole || c->v[v].shared)
 			continue;
 		for (uint32_t b = 0; b < c->count; b++) {
 			const struct extent_move *m = move_find(c, &c->v[v], c->first + b, move, n);
@@ -370,6 +414,12 @@ static int cell_move(struct tx *tx, const struct cell *c, const struct extent_mo
 
 			for (to = from + 1; !cut[to]; to++)
 				;
+			if (ver->shared) {
+				r = version_put(tx, c, ver, first, c->first + to);
+				if (r < 0)
+					return r;
+				continue;
+			}
 			r = piece_put(tx, c->ino, ver->stamp, first, to - from, m ? m->to : ver->block + from,
 				ver->hole ? NULL : ver->sums + (size_t)from * 4);
 			if (r == 0 && m)
@@ -428,9 +478,64 @@ int extents_owned(struct tx *tx, uint64_t ino, uint64_t *block, uint64_t end, ex
 				uint32_t at = (uint32_t)(*block - c.first);
 				struct extent e = {.sums = c.v[v].sums};
 
-				if (!c.v[v].hole && !fn(arg, *block, c.v[v].block + at, extent_sum(&e, at)))
+				if (!c.v[v].hole && !c.v[v].shared &&
+					!fn(arg, *block, c.v[v].block + at, extent_sum(&e, at)))
 					return 0;
 			}
 	}
 	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sharing
+ */
+
+/* The version of C that has at most stamp LIMIT; NULL: none, or it has no blocks of its own. */
+static const struct version *version_seen(const struct cell *c, uint32_t limit)
+{
+	unsigned n = c->versions;
+
+	while (n > 0 && c->v[n - 1].stamp > limit)
+		n--;
+	return n == 0 || c->v[n - 1].hole || c->v[n - 1].shared ? NULL : &c->v[n - 1];
+}
+
+/* The blocks of V get numbers from SHARE on. */
+static int version_share(struct tx *tx, const struct cell *c, const struct version *v, uint64_t share)
+{
+	int r = piece_put(tx, FS_SHARED_INO, 0, share, c->count, v->block, v->sums);
+
+	if (r == 0)
+		r = tx_summary_add(tx, v->block, c->count, FS_SHARED_INO, share);
+	return r < 0 ? r : ref_put(tx, c->ino, v->stamp, c->first, c->count, share);
+}
+
+int extents_share(struct tx *tx, uint64_t ino, uint32_t snap, uint64_t *block, uint64_t end, unsigned limit)
+{
+	uint64_t base, share;
+	int r = share_end(tx, &base);
+
+	share = base;
+	for (unsigned i = 0; r == 0 && i < limit && *block < end; i++) {
+		const struct version *v;
+		struct cell c;
+
+		r = cell_find(tx, ino, *block, &c);
+		if (r == -ENOENT || (r == 0 && c.first >= end)) {
+			*block = end;
+			r = 0;
+			break;
+		}
+		if (r < 0)
+			return r;
+		v = version_seen(&c, snap ? snap - 1 : fs_stamp(tx_fs(tx)));
+		if (v) {
+			if (c.count > EXTENT_END - share)
+				return -ENOSPC;
+			r = version_share(tx, &c, v, share);
+			share += c.count;
+		}
+		*block = c.first + c.count;
+	}
+	return r < 0 ? r : share_new(tx, base, share - base);
 }

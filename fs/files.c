@@ -190,6 +190,7 @@ int files_mount(struct fs *fs, struct error *err)
 	wait_queue_init(&files->flush_idle);
 	wait_queue_init(&files->read_wait);
 	wait_queue_init(&files->orphan_idle);
+	wait_queue_init(&files->halves_idle);
 	memcpy(&files->hash_seed, fs->uuid.b, sizeof(files->hash_seed));
 	limit = (fs->options.cache_bytes ? fs->options.cache_bytes : 64ull << 20) / 4 / INODE_MEMORY;
 	files->inode_limit = limit < INODE_LIMIT_MIN ? INODE_LIMIT_MIN : limit;
@@ -250,6 +251,11 @@ void files_status(const struct fs *fs, struct fs_status *out)
 uint32_t fs_stamp(const struct fs *fs)
 {
 	return fs->files ? fs->files->stamp : 0;
+}
+
+uint32_t fs_stamp_floor(const struct fs *fs)
+{
+	return fs->files ? fs->files->floor : 0;
 }
 
 uint64_t files_inode_count(const struct fs *fs)

@@ -29,6 +29,8 @@ int files_flush_all(struct fs *fs);
 void files_read_barrier(struct fs *fs);
 /* Fills in cached_inodes, dirty_bytes, checksum_errors, checksum_repairs, inodes. No wait. */
 void files_status(const struct fs *fs, struct fs_status *out);
+/* What the pass queued with tx_share() becomes changes of counts, and of extents that nobody refers to any more. */
+int shares_resolve(struct tx *tx);
 /* Number of inodes. No wait. */
 uint64_t files_inode_count(const struct fs *fs);
 

@@ -84,8 +84,8 @@ int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_prog
 
 /*
  * What lies on the drives, a line for each record, until FN returns false. WHAT: root, log, nodes, stripes, owners,
- * snapshots, orphans, replies, state, counters; of inode INO (0: the root directory): inode, dir, xattrs, extents.
- * -EINVAL.
+ * shares, snapshots, orphans, replies, state, counters; of inode INO (0: the root directory): inode, dir, xattrs,
+ * extents. -EINVAL.
  */
 typedef bool fs_dump_fn(void *arg, const char *line); /* must not wait */
 int fs_dump(struct fs *fs, const char *what, uint64_t ino, fs_dump_fn *fn, void *arg);
@@ -253,6 +253,16 @@ int fs_seek(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off
  * error after a part was copied is not told: the next call meets it. */
 int fs_copy(struct fs *fs, const struct fs_op *op, struct fs_id from, uint64_t from_off, struct fs_id to,
 	uint64_t to_off, uint64_t count, uint64_t *copied, struct fs_wcc *wcc);
+
+/*
+ * Bytes FROM_OFF.. of FROM appear at TO_OFF of TO without being copied: both then share their blocks, until one of them
+ * is written there. Offsets are multiples of 4 KiB, and so is COUNT (0: up to the end of FROM) unless it ends where
+ * FROM ends and TO has nothing behind it (RFC 7862, 15.13). -EINVAL also when it ends behind the end of FROM, or when
+ * ranges of one file overlap. All or nothing, and durable: readers, snapshots and crashes see it done or not, unless it
+ * takes more than one transaction (some 10 GiB, of fragmented files less): after a crash a first part may be done then.
+ */
+int fs_clone(struct fs *fs, const struct fs_op *op, struct fs_id from, uint64_t from_off, struct fs_id to,
+	uint64_t to_off, uint64_t count, struct fs_wcc *wcc);
 
 enum fs_create_mode { FS_CREATE_UNCHECKED, FS_CREATE_GUARDED, FS_CREATE_EXCLUSIVE };
 /*

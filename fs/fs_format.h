@@ -15,7 +15,8 @@
 #define FS_FORMAT_VERSION 1u
 /* Features that a reader must know to read at all, to write, or not at all. */
 #define FS_INCOMPAT_SNAPSHOTS 1u /* keys of inodes may have versions */
-#define FS_INCOMPAT_KNOWN FS_INCOMPAT_SNAPSHOTS
+#define FS_INCOMPAT_CLONES 2u	 /* extents may refer to shared ones */
+#define FS_INCOMPAT_KNOWN (FS_INCOMPAT_SNAPSHOTS | FS_INCOMPAT_CLONES)
 #define FS_RO_COMPAT_KNOWN 0u
 
 /* ------------------------------------------------------------------------------------------------
@@ -159,7 +160,8 @@ _Static_assert(sizeof(struct stripes_disk) == 256, "stripes_disk");
 #define STRIPE_LIVE_MASK 0xffffffu
 #define STRIPE_CLASS_SHIFT 24
 
-struct summary_disk { /* KEY_SUMMARY; off: first block of a run of blocks. A hint: the owner's extent decides */
+/* KEY_SUMMARY; off: first block of a run of blocks; snap 1: of FS_SHARED_INO. A hint: the owner's extent decides */
+struct summary_disk {
 	le64 ino, file_block;
 	le32 count;
 };

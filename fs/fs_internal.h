@@ -211,6 +211,11 @@ struct tx {
 		void *arg;
 	} hook[8];
 	unsigned hooks;
+	struct share_delta {
+		uint64_t first, end;
+		int32_t delta;
+	} * share;
+	unsigned shares, shares_room;
 	bool missed, view, hold, replay;
 	uint32_t snap; /* what the pass looks at: 0 the live file system, else a snapshot */
 	unsigned reruns;
@@ -220,6 +225,7 @@ struct tx {
 };
 struct tx *tx_new(struct fs *fs); /* NULL: no memory */
 void tx_free(struct tx *tx);
+void tx_destroy(struct tx *tx); /* its memory */
 void tx_reset(struct tx *tx);
 int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_class class);
 int tx_parse(

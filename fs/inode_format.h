@@ -57,14 +57,27 @@ _Static_assert(sizeof(struct entry_disk) == 16, "entry_disk");
 
 /* KEY_EXTENT, off: first block of the file */
 #define EXTENT_BLOCKS_MAX 128u
-#define EXTENT_HOLE 1u /* hides what an older version has there */
+#define EXTENT_REF_BLOCKS_MAX 1024u
+#define EXTENT_HOLE 1u	 /* hides what an older version has there */
+#define EXTENT_SHARED 2u /* refers to blocks of FS_SHARED_INO, which has places and checksums */
 struct extent_disk {
-	le64 block; /* of the volume */
-	le32 count; /* 1 .. EXTENT_BLOCKS_MAX */
-	le32 flags; /* 0, or EXTENT_HOLE: then no block and no checksums */
+	le64 block; /* of the volume; of FS_SHARED_INO */
+	le32 count; /* 1 .. EXTENT_BLOCKS_MAX; of the other kinds up to EXTENT_REF_BLOCKS_MAX */
+	le32 flags; /* 0, or EXTENT_HOLE: then no block and no checksums, or EXTENT_SHARED: then 4 reserved bytes */
 		    /* count le32: checksum32() of each block */
 };
 _Static_assert(sizeof(struct extent_disk) == 16, "extent_disk");
+#define EXTENT_REF_BYTES (sizeof(struct extent_disk) + 4)
+
+/* Owns what several files (or one, several times) refer to. It has extents, of stamp 0, and nothing else. */
+#define FS_SHARED_INO UINT64_MAX
+/* KEY_SHARE, off: first of a range of blocks of FS_SHARED_INO: so many records of extents refer to each of them */
+struct share_disk {
+	le64 count; /* blocks */
+	le32 refs;  /* not 0 */
+	le32 reserved;
+};
+_Static_assert(sizeof(struct share_disk) == 16, "share_disk");
 
 /* KEY_XATTR, off: hash << 16 | n << 8 | piece. Piece 0 begins with this and the name; the value follows, and goes on */
 struct xattr_disk {

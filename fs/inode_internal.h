@@ -170,6 +170,8 @@ struct inode_data {
 	unsigned records;  /* all */
 	unsigned users;	   /* writers that place blocks, flush groups: exclusive waits for them */
 	bool exclusive;	   /* truncation: new users wait */
+	bool closed;	   /* new users wait, but for flush groups */
+	bool half;	   /* in the middle of a change that no reader is to see */
 	unsigned sleepers; /* fibers in idle */
 	struct wait_queue idle;
 	struct list waiters;	     /* struct flush_waiter */
@@ -190,6 +192,7 @@ void data_release(struct fs_files *files, struct inode *inode);		  /* frees it w
 int data_use(struct fs_files *files, struct inode *inode);		  /* as a user. Waits */
 void data_unuse(struct fs_files *files, struct inode *inode);
 int data_exclude(struct fs_files *files, struct inode *inode); /* alone. Waits */
+int data_quiesce(struct fs *fs, struct inode *inode);	       /* alone, and nothing is dirty; waits, flushes */
 void data_unexclude(struct fs *fs, struct inode *inode);
 struct block_record *record_find(const struct fs_files *files, const struct inode *inode, uint64_t block);
 struct block_record *record_alloc(struct fs_files *files);
@@ -215,6 +218,7 @@ struct extent {
 	uint64_t first, block;
 	uint32_t count;
 	bool hole;	     /* hides what older versions have there */
+	bool shared;	     /* block is one of FS_SHARED_INO, and there are no sums */
 	const uint8_t *sums; /* 4 bytes each, in the value */
 };
 static inline uint32_t extent_sum(const struct extent *e, uint32_t i)
@@ -225,14 +229,17 @@ static inline uint32_t extent_sum(const struct extent *e, uint32_t i)
 }
 int extent_decode(
 	const struct volume_geometry *g, const struct fs_key *key, const void *val, size_t len, struct extent *e);
-/* The extent that has BLOCK, or else the first one after it. -ENOENT when there is none. */
+/* The extent that has BLOCK, or else the first one after it; of a shared one the part from BLOCK on that one extent
+ * owns. -ENOENT when there is none. */
 int extent_find(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e);
+int extent_find_record(struct tx *tx, uint64_t ino, uint64_t block, struct extent *e); /* as the file has it */
 /* extent_edit.c. One call a range and pass: a pass does not see what it queued.
- * New blocks take the place of whatever the file has there; without SUMS there is a hole then. */
+ * New blocks, or shared ones, take the place of whatever the file has there; without both there is a hole then. */
 struct extent_edit {
-	uint64_t first, count; /* of the file; with sums at most EXTENT_BLOCKS_MAX */
-	uint64_t block;	       /* of the volume */
+	uint64_t first, count; /* of the file; with sums at most EXTENT_BLOCKS_MAX, shared EXTENT_REF_BLOCKS_MAX */
+	uint64_t block;	       /* of the volume, or of FS_SHARED_INO */
 	const uint8_t *sums;   /* 4 bytes each */
+	bool shared;
 };
 #define EXTENT_END ((FS_SIZE_MAX >> BLOCK_SHIFT) + 1) /* behind the last block that a file may have */
 #define EXTENT_VERSIONS_MAX (FS_SNAPSHOTS_MAX + 2u)
@@ -250,6 +257,14 @@ int extents_move(struct tx *tx, uint64_t ino, const struct extent_move *move, un
 /* FN sees the places of blocks *BLOCK..END in all versions, until it returns false; *BLOCK is where to go on. */
 typedef bool extent_owned_fn(void *arg, uint64_t file_block, uint64_t block, uint32_t sum);
 int extents_owned(struct tx *tx, uint64_t ino, uint64_t *block, uint64_t end, extent_owned_fn *fn, void *arg);
+/* What snapshot SNAP (0: the live file) sees of blocks *BLOCK..END becomes shared, LIMIT cells a call; *BLOCK is where
+ * to go on. What the file says stays the same. */
+int extents_share(struct tx *tx, uint64_t ino, uint32_t snap, uint64_t *block, uint64_t end, unsigned limit);
+
+/* share.c */
+int share_decode(const struct fs_key *key, const void *val, size_t len, uint64_t *end, uint32_t *refs);
+int share_end(struct tx *tx, uint64_t *end);		      /* numbers from *END on are free */
+int share_new(struct tx *tx, uint64_t first, uint64_t count); /* COUNT numbers with one reference each */
 
 /* Reads verified blocks: SUMS has one le32 a block. Repairs. Waits; the caller is inside a read section. */
 int blocks_read_verified(struct fs *fs, uint64_t ino, uint64_t file_block, uint64_t phys, uint32_t count,
@@ -322,8 +337,11 @@ struct fs_files {
 
 	uint64_t next_ino, inode_count; /* KEY_COUNTERS */
 	uint64_t reply_seq;
-	uint32_t stamp; /* of what changes now */
+	uint32_t stamp; /* the number of snapshots that were ever made */
+	uint32_t floor; /* the newest one that is kept; 0: none is */
 	uint32_t snapshot_changes;
+	unsigned halves; /* inodes whose data is in the middle of a change that no snapshot may see */
+	struct wait_queue halves_idle;
 	struct snapshot_table *snapshots;
 
 	struct htable records;

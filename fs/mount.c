@@ -204,12 +204,8 @@ static void fs_free(struct fs *fs)
 	log_fini(fs);
 	cache_fini(fs);
 	space_fini(fs);
-	while (!list_empty(&fs->tx_idle)) {
-		struct tx *tx = container_of(list_pop_front(&fs->tx_idle), struct tx, node);
-		free(tx->record);
-		free(tx->op);
-		free(tx);
-	}
+	while (!list_empty(&fs->tx_idle))
+		tx_destroy(container_of(list_pop_front(&fs->tx_idle), struct tx, node));
 	free(fs);
 }
 

@@ -178,6 +178,13 @@ static int read_pass(struct tx *tx, void *arg)
 		return r;
 	size = inode->attr.size;
 	c->first = c->off / BLOCK_BYTES;
+	if (inode->data && inode->data->half) {
+		/* as if a block were to be made whole: waits until this is over */
+		c->fill = inode;
+		c->fill_block = c->first;
+		inode_ref(inode);
+		return 0;
+	}
 	if (c->off >= size || *c->count == 0) {
 		*c->count = 0;
 		*c->eof = c->off >= size;

@@ -24,7 +24,7 @@ struct stripe_check {
 	int result;
 	/* data stripes */
 	struct live_block *block;
-	uint64_t next_key;
+	struct fs_key next;
 	struct owner_seen {
 		uint64_t ino, file_block;
 		uint32_t count;
@@ -39,7 +39,7 @@ static int owner_pass(struct tx *tx, void *arg)
 {
 	struct stripe_check *c = arg;
 	uint64_t end = (c->stripe + 1) * tx_fs(tx)->space.stripe_blocks;
-	struct fs_key key = {.type = KEY_SUMMARY, .off = c->next_key};
+	struct fs_key key = c->next;
 
 	c->owner.valid = false;
 	for (;;) {
@@ -55,11 +55,11 @@ static int owner_pass(struct tx *tx, void *arg)
 			memcpy(&d, val, sizeof(d));
 			c->owner =
 				(struct owner_seen){le64_get(d.ino), le64_get(d.file_block), le32_get(d.count), true};
-			c->next_key = key.off + 1;
+			key.snap++; /* the one of FS_SHARED_INO may stand beside it */
+			c->next = key;
 			return 0;
 		}
-		key.off++;
-		key.snap = 0;
+		key.snap++;
 	}
 }
 
@@ -96,7 +96,7 @@ static int data_check(struct stripe_check *c)
 	c->block = calloc(blocks, sizeof(*c->block));
 	if (!c->block)
 		return -ENOMEM;
-	c->next_key = first;
+	c->next = (struct fs_key){.type = KEY_SUMMARY, .off = first};
 	for (;;) {
 		int rc = fs_view(fs, owner_pass, c);
 		if (rc) {

@@ -2,15 +2,15 @@
  * Snapshots: versions of the keys of inodes, and which of them who sees.
  *
  * There is one tree. A key of an inode has, besides what it names, the stamp of the time in which its
- * record was written; the file system counts one number, the current stamp, and making a snapshot N
- * raises it to N. So:
+ * record was written; the file system counts one number, the stamp, and making a snapshot N raises it to N. So:
  *
  *   the live file system sees of each key the version of the highest stamp
  *   snapshot N sees the one of the highest stamp below N
- *   a change writes its record under the current stamp: the first one after a snapshot leaves the
- *     older version where it is, later ones replace their own
- *   a deletion takes the record of the current stamp away, and hides an older version, if there is
- *     one, by an empty record (of an extent: one with EXTENT_HOLE)
+ *   a change writes its record under the number of the newest snapshot that is kept: the first one after a
+ *     snapshot leaves the older version where it is. A version of that stamp or a higher one is seen by no
+ *     snapshot, and is replaced where it lies
+ *   a deletion takes such a version away, and hides an older one, if there is one, by an empty record (of an
+ *     extent: one with EXTENT_HOLE)
  *
  * Making a snapshot is therefore one small transaction, whatever the size of the file system, and what is new costs
  * nothing more for it: only what is deleted and was seen leaves a mark. tx_get() and its like (transact.c) do all of
@@ -27,6 +27,8 @@
  *
  * `.snapshot` in the root directory is made up: lookup finds it, no listing shows it. Inode 1 stands for it.
  */
+#include <limits.h>
+
 #include "fs/inode_internal.h"
 
 #define GC_KEYS 512u /* looked at by one transaction */
@@ -60,6 +62,16 @@ static struct snapshot *find_id(struct fs_files *files, uint32_t id)
 		if (t->of[i].id == id)
 			return &t->of[i];
 	return NULL;
+}
+
+static void floor_set(struct fs_files *files)
+{
+	const struct snapshot_table *t = files->snapshots;
+
+	files->floor = 0;
+	for (unsigned i = 0; i < t->count; i++)
+		if (t->of[i].state == SNAPSHOT_KEPT)
+			files->floor = t->of[i].id;
 }
 
 bool snapshot_exists(struct fs_files *files, uint32_t id)
@@ -159,6 +171,7 @@ static void create_applied(void *arg)
 
 	t->of[t->count++] = c->made;
 	c->fs->files->stamp = c->made.id;
+	floor_set(c->fs->files);
 	dir_changed(c->fs);
 }
 
@@ -172,6 +185,8 @@ static int create_pass(struct tx *tx, void *arg)
 
 	if (snapshot_named(files, c->name, c->len))
 		return -EEXIST;
+	if (files->halves)
+		return -EBUSY;
 	if (files->snapshots->count == FS_SNAPSHOTS_MAX)
 		return -EMLINK;
 	if (files->stamp >= UINT32_MAX - 1)
@@ -197,7 +212,15 @@ static int create_run(struct fs *fs, void *arg)
 		fs->checkpoint.changed = true;
 		r = fs_checkpoint(fs);
 	}
-	return r < 0 ? r : fs_transact_durable(fs, create_pass, arg);
+	while (r == 0) {
+		r = fs_transact_durable(fs, create_pass, arg);
+		if (r != -EBUSY)
+			break;
+		r = fs->failed;
+		if (r == 0)
+			wait_queue_wait(&fs->files->halves_idle, NEVER);
+	}
+	return r;
 }
 
 int fs_snapshot_create(struct fs *fs, const char *name)
@@ -218,6 +241,7 @@ static void delete_applied(void *arg)
 	struct fs_files *files = c->fs->files;
 
 	files->snapshots->of[c->index].state = SNAPSHOT_GOING;
+	floor_set(files);
 	/* its inodes in memory are of no use any more */
 	list_foreach (node, &files->lru) {
 		struct inode *inode = container_of(node, struct inode, lru);
@@ -269,13 +293,13 @@ int fs_snapshot_delete(struct fs *fs, const char *name)
 struct gc {
 	struct fs_key at, next; /* where the walk is, and where it goes on when the transaction is applied */
 	bool end;
-	unsigned limit;
+	unsigned limit, drops;		  /* keys, and versions taken out, of one transaction */
 	uint32_t going[FS_SNAPSHOTS_MAX]; /* when the walk began */
 	unsigned n;
 };
 struct gc_version {
 	struct fs_key key;
-	bool empty;
+	bool empty, shared;
 	uint64_t block;
 	uint32_t count; /* 0: no extent */
 };
@@ -289,7 +313,8 @@ static bool gc_seen(const struct snapshot_table *t, uint32_t from, uint32_t to)
 	return false;
 }
 
-/* V is followed by version NEXT of its key (NULL: it is the last one). *KEPT: how many versions below it stay. */
+/* V is followed by version NEXT of its key (NULL: it is the last one). *KEPT: how many versions below it stay. 1: it
+ * goes. */
 static int gc_version(struct tx *tx, const struct gc_version *v, const struct fs_key *next, unsigned *kept)
 {
 	int r = 0;
@@ -298,9 +323,13 @@ static int gc_version(struct tx *tx, const struct gc_version *v, const struct fs
 		++*kept;
 		return 0;
 	}
-	if (v->count && !v->empty)
+	if (v->shared)
+		r = tx_share(tx, v->block, v->count, -1);
+	else if (v->count && !v->empty)
 		r = tx_blocks_drop(tx, v->block, v->count);
-	return r < 0 ? r : tx_delete_any(tx, &v->key);
+	if (r == 0)
+		r = tx_delete_any(tx, &v->key);
+	return r < 0 ? r : 1;
 }
 
 static int gc_read(struct tx *tx, const struct fs_key *key, const void *val, size_t len, struct gc_version *v)
@@ -313,6 +342,7 @@ static int gc_read(struct tx *tx, const struct fs_key *key, const void *val, siz
 	if (extent_decode(&tx_fs(tx)->geometry, key, val, len, &e) < 0)
 		return -EIO;
 	v->empty = e.hole;
+	v->shared = e.shared;
 	v->block = e.block;
 	v->count = e.count;
 	return 0;
@@ -323,7 +353,7 @@ static int gc_pass(struct tx *tx, void *arg)
 	struct gc *g = arg;
 	struct fs_key key = g->at;
 	struct gc_version last = {.key = {.ino = 0}};
-	unsigned kept = 0;
+	unsigned kept = 0, drops = 0;
 	int r = 0;
 
 	g->end = false;
@@ -343,6 +373,14 @@ static int gc_pass(struct tx *tx, void *arg)
 			r = 0;
 		if (r < 0)
 			return r;
+		drops += (unsigned)r;
+		if (drops == g->drops) {
+			/* again from this key on: what is seen does not depend on what went */
+			g->end = false;
+			g->next = last.key;
+			g->next.snap = 0;
+			return 0;
+		}
 		if (!same)
 			kept = 0;
 		if (g->end || (!same && n >= g->limit))
@@ -381,14 +419,17 @@ static int gc_walk(struct fs *fs, struct gc *g)
 	const struct snapshot_table *t = fs->files->snapshots;
 	int r = 0;
 
-	*g = (struct gc){.at = {.ino = 1}, .limit = GC_KEYS};
+	*g = (struct gc){.at = {.ino = 1}, .limit = GC_KEYS, .drops = UINT_MAX};
 	for (unsigned i = 0; i < t->count; i++)
 		if (t->of[i].state == SNAPSHOT_GOING)
 			g->going[g->n++] = t->of[i].id;
 	while (g->n && !fs->files->stopping) {
 		r = fs_transact(fs, gc_pass, g, NULL);
-		if (r == -E2BIG && g->limit > 1) {
-			g->limit /= 2;
+		if (r == -E2BIG && (g->limit > 1 || g->drops > 1)) {
+			if (g->limit > 1)
+				g->limit /= 2;
+			else
+				g->drops = 1;
 			continue;
 		}
 		if (r < 0)
@@ -538,6 +579,7 @@ int snapshots_mount(struct fs *fs)
 		memcpy(s->name, name, len);
 		going |= s->state == SNAPSHOT_GOING;
 	}
+	floor_set(fs->files);
 	if (going)
 		gc_start(fs);
 	return 0;

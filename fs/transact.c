@@ -16,6 +16,7 @@
  */
 #include <stdlib.h>
 
+#include "fs/files_internal.h"
 #include "fs/fs_internal.h"
 #include "fs/inode_format.h"
 
@@ -47,9 +48,7 @@ struct tx *tx_new(struct fs *fs)
 		tx->record = malloc(tx->room);
 		tx->op = malloc(tx->ops_room * sizeof(tx->op[0]));
 		if (!tx->record || !tx->op) {
-			free(tx->record);
-			free(tx->op);
-			free(tx);
+			tx_destroy(tx);
 			return NULL;
 		}
 	}
@@ -74,8 +73,14 @@ void tx_free(struct tx *tx)
 		list_push_front(&fs->tx_idle, &tx->node);
 		return;
 	}
+	tx_destroy(tx);
+}
+
+void tx_destroy(struct tx *tx)
+{
 	free(tx->record);
 	free(tx->op);
+	free(tx->share);
 	free(tx);
 }
 
@@ -84,6 +89,7 @@ void tx_reset(struct tx *tx)
 	tx->bytes = sizeof(struct record_disk);
 	tx->ops = 0;
 	tx->hooks = 0;
+	tx->shares = 0;
 	tx->missed = false;
 	tx->snap = 0;
 }
@@ -164,7 +170,7 @@ static bool same_name(const struct fs_key *a, const struct fs_key *b)
 	return a->ino == b->ino && a->type == b->type && a->off == b->off;
 }
 
-/* Hides an older version, and is nothing itself. */
+/* Hides an older version, and is nothing itself. (References have 4 bytes more for this.) */
 static bool value_empty(const struct fs_key *key, size_t len)
 {
 	return len == 0 || (key->type == KEY_EXTENT && len == sizeof(struct extent_disk));
@@ -299,12 +305,32 @@ int tx_delete_any(struct tx *tx, const struct fs_key *key)
 	return tx_queue(tx, LOG_DELETE, &p, NULL, 0);
 }
 
+/* The stamp of the version of KEY that the live file system may change: that of its last one, if no snapshot sees it.
+ */
+static int tx_slot(struct tx *tx, struct fs_key *key)
+{
+	struct fs_key last = *key;
+	const void *val;
+	size_t len;
+
+	int rc = tx_version(tx, &last, fs_stamp(tx->fs), &val, &len);
+	if (rc && rc != -ENOENT)
+		return rc;
+	key->snap = fs_stamp_floor(tx->fs);
+	if (!rc && last.snap > key->snap)
+		key->snap = last.snap;
+	return 0;
+}
+
 int tx_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
 {
 	struct fs_key at = *key;
 
-	if (tx_versioned(tx, key))
-		at.snap = fs_stamp(tx->fs);
+	if (tx_versioned(tx, key)) {
+		int rc = tx_slot(tx, &at);
+		if (rc)
+			return rc;
+	}
 	return tx_put_any(tx, &at, val, len);
 }
 
@@ -316,8 +342,12 @@ int tx_delete(struct tx *tx, const struct fs_key *key)
 
 	if (!tx_versioned(tx, key))
 		return tx_delete_any(tx, key);
-	at.snap = fs_stamp(tx->fs);
-	int rc = tx_version(tx, &older, at.snap - 1, &val, &len);
+	int rc = tx_slot(tx, &at);
+	if (rc)
+		return rc;
+	if (!at.snap)
+		return tx_delete_any(tx, &at);
+	rc = tx_version(tx, &older, at.snap - 1, &val, &len);
 	if (rc && rc != -ENOENT)
 		return rc;
 	return rc || value_empty(&older, len) ? tx_delete_any(tx, &at) : tx_put_any(tx, &at, NULL, 0);
@@ -390,6 +420,22 @@ int tx_blocks_drop(struct tx *tx, uint64_t block, uint32_t count)
 	return tx_blocks(tx, block, count, -1);
 }
 
+int tx_share(struct tx *tx, uint64_t first, uint64_t count, int32_t delta)
+{
+	if (tx->view)
+		return -EROFS;
+	if (tx->shares == tx->shares_room) {
+		unsigned room = 2 * tx->shares_room + 16;
+		struct share_delta *share = realloc(tx->share, room * sizeof(*share));
+		if (!share)
+			return -ENOMEM;
+		tx->share = share;
+		tx->shares_room = room;
+	}
+	tx->share[tx->shares++] = (struct share_delta){first, first + count, delta};
+	return 0;
+}
+
 int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block)
 {
 	uint64_t per = tx->fs->space.stripe_blocks;
@@ -397,7 +443,7 @@ int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, 
 	/* each stripe's own: who empties one looks at its summaries only */
 	while (count) {
 		uint32_t now = per - block % per < count ? (uint32_t)(per - block % per) : count;
-		struct fs_key key = {.type = KEY_SUMMARY, .off = block};
+		struct fs_key key = {.type = KEY_SUMMARY, .off = block, .snap = ino == FS_SHARED_INO};
 		struct summary_disk d = {le64_put(ino), le64_put(file_block), le32_put(now)};
 		int rc = tx_put(tx, &key, &d, sizeof(d));
 		if (rc)
@@ -605,6 +651,8 @@ static int tx_run(struct tx *tx, tx_pass *pass, void *arg)
 		}
 		tx_reset(tx);
 		int rc = pass(tx, arg);
+		if (!rc && tx->shares)
+			rc = shares_resolve(tx);
 		if (!tx->missed) {
 			if (rc != -EAGAIN)
 				return rc;

@@ -39,6 +39,7 @@ enum fs_key_type {
 	KEY_REPLY = 5,	  /* off: 0 .. FS_REPLIES-1, a ring -> struct fs_reply on disk */
 	KEY_COUNTERS = 6, /* next inode number, generation, counts of inodes, bytes used */
 	KEY_STATE = 7,	  /* off: kind << 56 | hash << 8 | n -> name and data of the server's */
+	KEY_SHARE = 8,	  /* off: first of a range of shared blocks -> how often each is referred to */
 	/* ino: an inode number */
 	KEY_INODE = 16,	  /* off 0 -> the inode */
 	KEY_SYMLINK = 17, /* off 0 -> the target's bytes */
@@ -82,7 +83,10 @@ int tx_next_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len
 int tx_prev_any(struct tx *tx, struct fs_key *key, const void **val, size_t *len);
 int tx_put_any(struct tx *tx, const struct fs_key *key, const void *val, size_t len);
 int tx_delete_any(struct tx *tx, const struct fs_key *key);
-uint32_t fs_stamp(const struct fs *fs); /* of what changes now: grows with every snapshot */
+uint32_t fs_stamp(const struct fs *fs); /* grows with every snapshot; no record has a higher one */
+/* Number of the newest snapshot that is kept: versions of this stamp or a higher one are seen by the live file system
+ * alone, and change in place; what is new gets it. */
+uint32_t fs_stamp_floor(const struct fs *fs);
 /* Runs in apply, after the changes are in memory: it cannot fail and must not wait. At most 8 a pass. */
 int tx_on_apply(struct tx *tx, void (*fn)(void *arg), void *arg);
 struct fs *tx_fs(struct tx *tx);
@@ -117,6 +121,8 @@ void space_rows_done(struct fs *fs, const struct row_run *run);
 /* Queue in TX: COUNT blocks from BLOCK on became live, or dead. May return -EAGAIN as tx_get. */
 int tx_blocks_add(struct tx *tx, uint64_t block, uint32_t count);
 int tx_blocks_drop(struct tx *tx, uint64_t block, uint32_t count);
+/* So many references more, or fewer, to shared blocks: added up over the pass and applied with it (share.c). */
+int tx_share(struct tx *tx, uint64_t first, uint64_t count, int32_t delta);
 /* Who owns COUNT blocks from BLOCK on: queue it with tx_blocks_add(). Need not be taken back with tx_blocks_drop(). */
 int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block);
 /*

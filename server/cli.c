@@ -526,7 +526,9 @@ const struct cli_command cli_commands[] = {
 	{"fs", "check", "ARRAY/NAME [--quick]", "verify every structure and checksum (--quick: no file data)",
 		OPT_QUICK | OPT_JSON, 1, 1, fs_check_run},
 	{"fs", "dump",
-		"ARRAY/NAME root|log|nodes|stripes|owners|snapshots|orphans|replies|state|counters|inode|dir|xattrs|extents "
+		"ARRAY/NAME "
+		"root|log|nodes|stripes|owners|shares|snapshots|orphans|replies|state|counters|inode|dir|xattrs|"
+		"extents "
 		"[INODE]",
 		"what lies on the drives, record by record", OPT_JSON, 2, 3, fs_dump_run},
 	{"fs", "destroy", "ARRAY/NAME [--yes]", "remove a file system and all files on it", OPT_YES | OPT_JSON, 1, 1,

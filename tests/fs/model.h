@@ -32,6 +32,7 @@ enum model_kind {
 	M_ALLOCATE,
 	M_COPY,
 	M_SEEK,
+	M_CLONE,
 	M_KINDS
 };
 
@@ -144,6 +145,43 @@ static inline int model_copy(struct model *m, const struct model_op *op)
 	if (op->off + count > to->size)
 		to->size = op->off + count;
 	return 0;
+}
+
+/* Offsets are whole blocks; an end that is none may only be that of both. */
+static inline int model_clone_range(struct model *m, const struct model_op *op)
+{
+	struct model_node *to = &m->node[op->node], *from = &m->node[op->node2];
+
+	if (to->type != FS_REG)
+		return to->type == FS_DIR ? -EISDIR : -EINVAL;
+	if (from->type != FS_REG)
+		return from->type == FS_DIR ? -EISDIR : -EINVAL;
+	if (op->off2 > from->size || op->len > from->size - op->off2)
+		return -EINVAL;
+	if (op->len % BLOCK_BYTES && (op->off2 + op->len != from->size || op->off + op->len < to->size))
+		return -EINVAL;
+	if (to == from && op->off < op->off2 + op->len && op->off2 < op->off + op->len)
+		return -EINVAL;
+	memcpy(to->data + op->off, from->data + op->off2, op->len);
+	if (op->off + op->len > to->size)
+		to->size = op->off + op->len;
+	return 0;
+}
+
+/* Makes OP one that can be done, more often than not. */
+static inline void model_clone_op(const struct model *m, struct model_op *op, uint64_t *seed)
+{
+	uint32_t size = m->node[op->node2].size;
+
+	op->off2 = size ? test_below(seed, size) & ~4095u : 0;
+	op->len &= ~4095u;
+	if (op->off2 + op->len > size || test_below(seed, 4) == 0)
+		op->len = test_below(seed, 4) ? size - op->off2 : (size - op->off2) & ~4095u;
+	op->off &= ~4095u;
+	if (op->len == 0)
+		op->len = BLOCK_BYTES; /* 0 has a meaning of its own */
+	if (op->off + op->len > MODEL_BYTES)
+		op->off = 0;
 }
 
 /* What OP must give, and does it. */
@@ -288,6 +326,8 @@ static inline int model_apply(struct model *m, const struct model_op *op)
 		if (op->kind == M_COPY)
 			return model_copy(m, op);
 		return 0;
+	case M_CLONE:
+		return model_clone_range(m, op);
 	case M_KINDS:
 		break;
 	}
@@ -411,6 +451,9 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 	case M_SEEK:
 		r = real_seek(t, n, op->off, op->seed & 1 ? FS_SEEK_DATA : FS_SEEK_HOLE);
 		break;
+	case M_CLONE:
+		r = fs_clone(t->fs, &op_root, m->node[op->node2].id, op->off2, n->id, op->off, op->len, NULL);
+		break;
 	case M_KINDS:
 		break;
 	}
@@ -464,6 +507,8 @@ static inline void model_op_random(struct model *m, struct model_op *op, uint64_
 	if (op->off + op->len > MODEL_BYTES)
 		op->len = MODEL_BYTES - op->off;
 	op->off2 = test_below(seed, MODEL_BYTES - op->len + 1);
+	if (op->kind == M_CLONE)
+		model_clone_op(m, op, seed);
 	op->mode = test_below(seed, 01000);
 	op->seed = test_random(seed);
 }
@@ -473,7 +518,7 @@ static inline const char *op_text(const struct model_op *op)
 	static char text[200];
 	static const char *const kind[] = {"create", "mkdir", "symlink", "link", "unlink", "rmdir", "rename", "write",
 		"write unstable", "write and commit", "read", "truncate", "chmod", "lookup", "commit", "punch",
-		"allocate", "copy", "seek"};
+		"allocate", "copy", "seek", "clone"};
 
 	snprintf(text, sizeof(text), "%s dir=%d name=%s dir2=%d name2=%s node=%d off=%u len=%u from=%d,%u",
 		kind[op->kind], op->dir, op->name, op->dir2, op->name2, op->node, op->off, op->len, op->node2,

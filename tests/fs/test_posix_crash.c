@@ -54,7 +54,8 @@ static const char *worker_settle(struct worker *w)
 	const char *wrong = NULL, *wrong2;
 	struct model_maybe maybe = {.node = w->op.node, .other = &other};
 	bool data = w->op.kind == M_WRITE || w->op.kind == M_WRITE_COMMIT || w->op.kind == M_TRUNCATE ||
-		    w->op.kind == M_PUNCH || w->op.kind == M_ALLOCATE || w->op.kind == M_COPY;
+		    w->op.kind == M_PUNCH || w->op.kind == M_ALLOCATE ||
+		    w->op.kind == M_COPY; /* a clone is whole or not there */
 
 	if (!w->open)
 		return model_compare(w->t, &w->m, NULL);

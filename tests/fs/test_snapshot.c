@@ -298,6 +298,47 @@ static void body_rules(void *arg)
 	files_test_close(t);
 }
 
+/* Nothing is left of what was written before a snapshot that is gone, and deleted after it. */
+static void body_nothing_left(void *arg)
+{
+	struct files_test *t = arg;
+	uint8_t data[50000] = {1};
+	struct fs_id id[10];
+	char name[16];
+
+	CHECK_OK(files_test_create(t, 6));
+	for (unsigned round = 0; round < 3; round++) {
+		for (unsigned i = 0; i < 10; i++) {
+			snprintf(name, sizeof(name), "f%u", i);
+			CHECK_OK(t_create(t, t->root, name, &id[i]));
+			CHECK_OK(t_write(t, id[i], 0, data, sizeof(data), FS_FILE_SYNC));
+			CHECK_OK(fs_setxattr(t->fs, &op_root, id[i], "user.x", 6, data, 9000, FS_XATTR_EITHER, NULL));
+		}
+		CHECK_OK(fs_snapshot_create(t->fs, "s"));
+		if (round == 1)
+			CHECK_OK(t_write(t, id[0], 4096, data, 20000, FS_FILE_SYNC));
+		CHECK_OK(fs_snapshot_delete(t->fs, "s"));
+		if (round != 2)
+			CHECK_OK(fs_snapshots_wait(t->fs));
+		for (unsigned i = 0; i < 10; i++) {
+			snprintf(name, sizeof(name), "f%u", i);
+			CHECK_OK(t_unlink(t, t->root, name));
+		}
+		while (t->fs->files->orphan_running)
+			fiber_sleep(NSEC_PER_MSEC);
+		CHECK_OK(fs_snapshots_wait(t->fs));
+		CHECK_IS(live_blocks(t), 0);
+		for (unsigned i = 0; i < 10; i++) {
+			struct fs_key key = {.ino = id[i].ino};
+			uint8_t val[TREE_VALUE_MAX];
+
+			CHECK(tree_next(t->fs, &key, val, sizeof(val)) == -ENOENT || key.ino > id[9].ino);
+		}
+		CHECK_IS(t_check(t), 0);
+	}
+	files_test_close(t);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * The cleaner under snapshots
  */
@@ -507,6 +548,11 @@ static void test_rules(void **state)
 	(void)state;
 	run(body_rules);
 }
+static void test_nothing_left(void **state)
+{
+	(void)state;
+	run(body_nothing_left);
+}
 static void test_cleaner(void **state)
 {
 	static struct files_test t;
@@ -543,6 +589,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_rules),
 		cmocka_unit_test(test_faults),
+		cmocka_unit_test(test_nothing_left),
 		cmocka_unit_test(test_cleaner),
 		cmocka_unit_test(test_model),
 		cmocka_unit_test(test_crash),

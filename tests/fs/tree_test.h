@@ -44,6 +44,11 @@ uint32_t fs_stamp(const struct fs *fs)
 	(void)fs;
 	return 0;
 }
+uint32_t fs_stamp_floor(const struct fs *fs)
+{
+	(void)fs;
+	return 0;
+}
 uint64_t files_inode_count(const struct fs *fs)
 {
 	(void)fs;
