@@ -146,6 +146,7 @@ struct fs_op {
 	const struct fs_cred *cred;
 	const struct fs_reply *reply; /* client, xid, proc, checksum filled in */
 	bool owner_override;	      /* the owner may always read and write (NFSv3 has no open) */
+	bool opened; /* for data: the caller has the file open, and permission was decided then (NFSv4) */
 };
 
 enum fs_type { FS_REG = 1, FS_DIR, FS_LNK, FS_CHR, FS_BLK, FS_FIFO, FS_SOCK };

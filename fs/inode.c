@@ -382,7 +382,7 @@ int attr_data_permission(const struct inode_attr *attr, const struct fs_op *op, 
 {
 	int r;
 
-	if (op->owner_override && op->cred->uid == attr->uid)
+	if (op->opened || (op->owner_override && op->cred->uid == attr->uid))
 		return 0;
 	r = attr_permission(attr, op->cred, want);
 	/* the client pages in a program that may be executed but not read */

@@ -70,7 +70,7 @@ int64_t time_now(void);
 bool cred_in_group(const struct fs_cred *cred, uint32_t gid);
 /* WANT: FS_MAY_READ, WRITE, EXEC together. 0 or -EACCES. */
 int attr_permission(const struct inode_attr *attr, const struct fs_cred *cred, uint32_t want);
-/* For data: the owner passes with owner_override. */
+/* For data: the owner passes with owner_override, and everybody who has it open. */
 int attr_data_permission(const struct inode_attr *attr, const struct fs_op *op, uint32_t want);
 void attr_kill_suid(struct inode_attr *attr, const struct fs_cred *cred); /* after a write by CRED */
 

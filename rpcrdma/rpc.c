@@ -796,3 +796,10 @@ int rpc_reply_grow(struct rpc_request *req, uint32_t bytes)
 		out->end = out->base + most;
 	return 0;
 }
+
+void rpc_payload_copy(const struct rpc_request *req, unsigned i, void *to)
+{
+	const struct rpc_reply_payload *payload = &run_of(req)->reply.payload[i];
+
+	slices_copy_out(payload->v, payload->n, 0, to, payload->len);
+}

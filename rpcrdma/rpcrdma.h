@@ -120,6 +120,8 @@ int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes);
  * reply has been sent. Several (COMPOUND) in order of encoding. No wait.
  */
 int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned n);
+/* The bytes of the payload that was attached as number I go to TO, for a reply that is kept. No wait. */
+void rpc_payload_copy(const struct rpc_request *req, unsigned i, void *to);
 
 /*
  * For procedures whose reply grows as they go (COMPOUND), on the connection's reactor:

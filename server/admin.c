@@ -342,6 +342,8 @@ static const struct admin_command commands[] = {
 	{"snapshot.create", " name snapshot ", admin_snapshot_create, true},
 	{"snapshot.delete", " name snapshot ", admin_snapshot_delete, true},
 	{"snapshot.list", " name ", admin_snapshot_list, true},
+	{"state.list", " ", admin_state_list, true},
+	{"state.expel", " client ", admin_state_expel, true},
 	{"status", " ", status_run, false},
 	{"version", " ", version_run, true},
 	{"server.reload", " ", reload_run, true},

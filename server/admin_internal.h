@@ -68,5 +68,7 @@ json_t *admin_snapshot_create(struct admin *admin);
 json_t *admin_snapshot_delete(struct admin *admin);
 json_t *admin_fs_dump(struct admin *admin);
 json_t *admin_snapshot_list(struct admin *admin);
+json_t *admin_state_list(struct admin *admin);
+json_t *admin_state_expel(struct admin *admin);
 
 #endif

@@ -70,6 +70,10 @@ int snapshot_create_run(struct cli *cli);
 int snapshot_list_run(struct cli *cli);
 int snapshot_delete_run(struct cli *cli);
 
+/* cli_state.c */
+int state_list_run(struct cli *cli);
+int state_expel_run(struct cli *cli);
+
 /* cli_members.c */
 int array_add_run(struct cli *cli);
 int array_spare_run(struct cli *cli);

@@ -12,6 +12,10 @@
 #include <errno.h>
 
 #include "server/nfs_internal.h"
+#include "xdr/nfs4.h"
+
+_Static_assert(
+	ACCESS4_READ == ACCESS3_READ && ACCESS4_EXECUTE == ACCESS3_EXECUTE, "versions 3 and 4 have the same rights");
 
 int gate_handle(const struct exports *exports, const uint8_t *data, uint32_t len, struct fs_id *id,
 	const struct export **export)
@@ -37,4 +41,49 @@ int gate_caller(const struct rpc_request *req, const struct export *export, cons
 	if (!*rule)
 		return -EACCES;
 	return identity_squash(&req->cred, *rule, cred) ? -EPERM : 0;
+}
+
+/*
+ * What the protocols' rights mean for directories and for all else (RFC 1813 3.3.4, RFC 8881 18.1, RFC 8276 8.4.1). A
+ * right that makes no sense for the type is not granted, as the RFCs want.
+ */
+static const struct access_right {
+	uint32_t right, may;
+	bool on_dir, on_file, writes;
+} access_rights[] = {
+	{ACCESS4_READ, FS_MAY_READ, true, true, false},
+	{ACCESS4_LOOKUP, FS_MAY_EXEC, true, false, false},
+	{ACCESS4_MODIFY, FS_MAY_WRITE, true, true, true},
+	{ACCESS4_EXTEND, FS_MAY_WRITE, true, true, true},
+	{ACCESS4_DELETE, FS_MAY_DELETE, true, false, true},
+	{ACCESS4_EXECUTE, FS_MAY_EXEC, false, true, false},
+	{ACCESS4_XAREAD, FS_MAY_READ, true, true, false},
+	{ACCESS4_XAWRITE, FS_MAY_WRITE, true, true, true},
+	{ACCESS4_XALIST, FS_MAY_READ, true, true, false},
+};
+#define RIGHTS (sizeof(access_rights) / sizeof(access_rights[0]))
+
+uint32_t gate_rights_need(uint32_t access)
+{
+	uint32_t need = 0;
+
+	for (unsigned i = 0; i < RIGHTS; i++)
+		if (access & access_rights[i].right)
+			need |= access_rights[i].may | (access_rights[i].writes ? FS_MAY_EXEC : 0);
+	return need;
+}
+
+uint32_t gate_rights(uint32_t access, enum fs_type type, uint32_t allowed, const struct config_allow *rule)
+{
+	uint32_t granted = 0;
+
+	for (unsigned i = 0; i < RIGHTS; i++) {
+		const struct access_right *r = &access_rights[i];
+		bool fits = type == FS_DIR ? r->on_dir : r->on_file;
+		/* what changes a directory's entries also needs to search it */
+		uint32_t needs = r->may | (type == FS_DIR && r->writes ? FS_MAY_EXEC : 0);
+		if ((access & r->right) && fits && (allowed & needs) == needs && !(r->writes && !rule->write))
+			granted |= r->right;
+	}
+	return granted;
 }

@@ -52,47 +52,23 @@ int nfs3_setattr(struct rpc_request *req)
 	return nfs3_leave(&call, ok);
 }
 
-/*
- * What the protocol's rights mean for directories and for all else (RFC 1813 3.3.4). A right that makes no sense for
- * the type is not granted, as the RFC wants.
- */
-static const struct access_right {
-	uint32_t right, may;
-	bool on_dir, on_file, writes;
-} access_rights[] = {
-	{ACCESS3_READ, FS_MAY_READ, true, true, false},
-	{ACCESS3_LOOKUP, FS_MAY_EXEC, true, false, false},
-	{ACCESS3_MODIFY, FS_MAY_WRITE, true, true, true},
-	{ACCESS3_EXTEND, FS_MAY_WRITE, true, true, true},
-	{ACCESS3_DELETE, FS_MAY_DELETE, true, false, true},
-	{ACCESS3_EXECUTE, FS_MAY_EXEC, false, true, false},
-};
-
 int nfs3_access(struct rpc_request *req)
 {
 	struct nfs3_call call;
 	ACCESS3args args;
 	struct fs_attr attr = {.type = 0};
-	uint32_t wanted = 0, allowed = 0, granted = 0;
+	uint32_t allowed = 0, granted = 0;
 
 	if (!xdr_decode_ACCESS3args(&req->in, &args))
 		return RPC_GARBAGE_ARGS;
 	nfsstat3 status = nfs3_enter(&call, req, &args.object, 0);
-	for (unsigned i = 0; i < sizeof(access_rights) / sizeof(access_rights[0]); i++)
-		if (args.access & access_rights[i].right)
-			wanted |= access_rights[i].may | (access_rights[i].writes ? FS_MAY_EXEC : 0);
 	if (!status)
-		status = nfs3_status(fs_access(call.fs, &call.op, call.id, wanted, &allowed, &attr));
+		status = nfs3_status(
+			fs_access(call.fs, &call.op, call.id, gate_rights_need(args.access), &allowed, &attr));
 	if (status)
 		nfs3_fill_attr(&call, call.id, &attr);
-	for (unsigned i = 0; i < sizeof(access_rights) / sizeof(access_rights[0]) && !status; i++) {
-		const struct access_right *r = &access_rights[i];
-		bool fits = attr.type == FS_DIR ? r->on_dir : r->on_file;
-		/* what changes a directory's entries also needs to search it */
-		uint32_t needs = r->may | (attr.type == FS_DIR && r->writes ? FS_MAY_EXEC : 0);
-		if ((args.access & r->right) && fits && (allowed & needs) == needs && !(r->writes && !call.rule->write))
-			granted |= r->right;
-	}
+	else
+		granted = gate_rights(args.access, attr.type, allowed, call.rule);
 	bool ok =
 		xdr_put_u32(&req->out, status) && nfs3_put_post_attr(&req->out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status)
@@ -174,13 +150,13 @@ int nfs3_fsinfo(struct rpc_request *req)
 		attr.type = 0;
 	bool ok = xdr_put_u32(out, status) && nfs3_put_post_attr(out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status)
-		ok = ok && xdr_put_u32(out, NFS3_IO_MAX) && xdr_put_u32(out, NFS3_IO_MAX) && /* rtmax, rtpref */
-		     xdr_put_u32(out, BLOCK_BYTES) &&					     /* rtmult */
-		     xdr_put_u32(out, NFS3_IO_MAX) && xdr_put_u32(out, NFS3_IO_MAX) &&	     /* wtmax, wtpref */
-		     xdr_put_u32(out, BLOCK_BYTES) &&					     /* wtmult */
-		     xdr_put_u32(out, NFS3_DIR_MAX) &&					     /* dtpref */
-		     xdr_put_u64(out, FS_SIZE_MAX) &&					     /* maxfilesize */
-		     xdr_put_u32(out, 0) && xdr_put_u32(out, 1) &&			     /* time_delta: 1 ns */
+		ok = ok && xdr_put_u32(out, NFS_IO_MAX) && xdr_put_u32(out, NFS_IO_MAX) && /* rtmax, rtpref */
+		     xdr_put_u32(out, BLOCK_BYTES) &&					   /* rtmult */
+		     xdr_put_u32(out, NFS_IO_MAX) && xdr_put_u32(out, NFS_IO_MAX) &&	   /* wtmax, wtpref */
+		     xdr_put_u32(out, BLOCK_BYTES) &&					   /* wtmult */
+		     xdr_put_u32(out, NFS3_DIR_MAX) &&					   /* dtpref */
+		     xdr_put_u64(out, FS_SIZE_MAX) &&					   /* maxfilesize */
+		     xdr_put_u32(out, 0) && xdr_put_u32(out, 1) &&			   /* time_delta: 1 ns */
 		     xdr_put_u32(out, FSF3_LINK | FSF3_SYMLINK | FSF3_HOMOGENEOUS | FSF3_CANSETTIME);
 	return nfs3_leave(&call, ok);
 }

@@ -33,7 +33,6 @@
 #include "xdr/nfs4.h"
 
 #define NFS4_LEASE_SECONDS 45u
-#define NFS4_IO_MAX (1024u * 1024)
 #define NFS4_DIR_MAX (64u * 1024) /* largest result of READDIR and LISTXATTRS */
 #define NFS4_OPS_MAX 64u	  /* of one compound */
 
@@ -86,7 +85,10 @@ struct nfs4_compound {
 	uint32_t out_max; /* most bytes of the whole RPC reply, payload included */
 	uint32_t cache_max;
 	uint32_t payload_bytes; /* attached so far */
-	uint32_t replayed;	/* the reply was told again: nothing more to do */
+	size_t start;		/* of the results, in req->out */
+	bool uncached;		/* a retry whose reply was not kept: the next operation says so */
+	bool replayed;		/* the reply was told again: nothing more to do */
+	bool drop;		/* the connection is lost: no reply */
 };
 
 #define NFS4_OP_FH 1u	      /* needs a current filehandle */
@@ -117,11 +119,32 @@ nfsstat4 nfs4_name_check(const struct xdr_opaque *name);
 /* ID of the same export and caller is the current file now. */
 void nfs4_fh_move(struct nfs4_compound *c, struct fs_id id);
 void nfs4_fh_changed(struct nfs4_compound *c); /* after current was set: op, and the current stateid */
-/* NFS4ERR_STALE when the filehandle's object is gone. */
+/* What is known of the current object; of a pseudo directory too. NFS4ERR_STALE when it is gone. Waits. */
 nfsstat4 nfs4_fh_attr(struct nfs4_compound *c, struct fs_attr *attr);
-bool nfs4_put_fh(struct xdr_out *out, const struct nfs4_fh *fh);
-/* The handle of a file for callbacks (CB_RECALL): HANDLE_BYTES. */
+/* The handle of a file, as LOOKUP and CB_RECALL have it. */
 void nfs4_fh_encode(const struct nfs4_fh *fh, uint8_t to[HANDLE_BYTES]);
+bool nfs4_put_fh(struct xdr_out *out, const struct nfs4_fh *fh); /* NFS4_FH_BYTES at most */
+#define NFS4_FH_BYTES (4u + HANDLE_BYTES)
+/* The directory above becomes the current filehandle. Waits. */
+nfsstat4 nfs4_fh_parent(struct nfs4_compound *c);
+/*
+ * The name NAME in the directory FH, where it is the root of an export or leads to one: becomes FH. NFS4ERR_NOENT: it
+ * is not; NFS4ERR_WRONGSEC: it is, and FH is set, but not for this caller.
+ */
+nfsstat4 nfs4_fh_cross(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name);
+/* OPEN of a name in a pseudo directory: NFS4ERR_ISDIR when there is such a directory, else NFS4ERR_NOENT. */
+nfsstat4 nfs4_pseudo_open(struct nfs4_compound *c, const struct xdr_opaque *name);
+/* The names in the pseudo directory FH after COOKIE, one at a time; false: there are no more. */
+struct nfs4_pseudo_entry {
+	uint64_t cookie;
+	const char *name;
+	size_t name_len;
+	struct nfs4_fh fh;
+};
+bool nfs4_pseudo_next(struct nfs4_compound *c, uint64_t cookie, struct nfs4_pseudo_entry *entry);
+void nfs4_pseudo_attr(const struct nfs4_compound *c, const struct nfs4_fh *fh, struct fs_attr *attr);
+uint64_t nfs4_pseudo_fileid(const char *path, size_t len);
+#define NFS4_PSEUDO_FSID 0x46757272ull /* major and minor: no file system's, since their minor is 0 */
 
 /* ------------------------------------------------------------------------------------------------
  * Attributes (nfs4_attr.c)
@@ -140,6 +163,20 @@ static inline void nfs4_bit_set(struct nfs4_bits *bits, unsigned bit)
 	bits->word[bit / 32] |= 1u << (bit % 32);
 }
 bool nfs4_put_bits(struct xdr_out *out, const struct nfs4_bits *bits); /* at most NFS4_BITS_BYTES */
+struct nfs4_bits nfs4_get_bits(const bitmap4 *from);		       /* without the words that we know nothing of */
+/* An object whose attributes are told. */
+struct nfs4_object {
+	const struct nfs4_fh *fh; /* of the object; or of another of its export: then ATTR's id counts */
+	const struct fs_attr *attr;
+	const struct fs_statfs *statfs; /* nfs4_statfs_wanted(): else NULL */
+};
+bool nfs4_statfs_wanted(const struct nfs4_bits *wanted);
+nfsstat4 nfs4_fh_statfs(struct nfs4_compound *c, struct fs_statfs *statfs); /* of the current filehandle. Waits */
+/* Most bytes of a fattr4 with what is WANTED of it. */
+uint32_t nfs4_fattr_bytes(const struct nfs4_compound *c, const struct nfs4_bits *wanted);
+/* fattr4 of what is wanted and supported. */
+bool nfs4_put_fattr(
+	struct nfs4_compound *c, struct xdr_out *out, const struct nfs4_bits *wanted, const struct nfs4_object *object);
 #define NFS4_BITS_BYTES (4u + 4u * NFS4_BITMAP_WORDS)
 #define NFS4_CHANGE_INFO_BYTES 20u
 #define NFS4_STATEID_BYTES 16u
@@ -165,13 +202,14 @@ struct nfs4_principal {
 
 struct nfs4_client {
 	_Atomic unsigned refs;
-	struct htable_node by_id;
+	struct htable_node by_id, by_owner;
 	struct list_node node; /* in the list of all */
 	uint64_t id;
 	verifier4 verifier;
 	struct nfs4_principal principal;
 	bool confirmed;
 	bool gone;		       /* no longer in the tables */
+	_Atomic uint32_t backs;	       /* connections that it can be called on */
 	_Atomic bool reclaim_complete; /* RECLAIM_COMPLETE was done */
 	_Atomic bool recorded;	       /* nfs4_grace.c's: its durable record was written */
 	_Atomic bool revoked;	       /* nfs4_state.c's: some of its state was revoked: SEQUENCE tells it */
@@ -210,7 +248,8 @@ int nfs4_client_expel(struct nfs4_client *client);
 /* All confirmed clients; FN is called under the table's mutex. */
 void nfs4_clients_foreach(void (*fn)(void *arg, struct nfs4_client *client), void *arg);
 
-int nfs4_start(void); /* serve_start(), before the first call. -ENOMEM. Waits */
+/* serve_start(), before the first call. EXPORTS: the first table. -ENOMEM. Waits */
+int nfs4_start(const struct exports *exports);
 void nfs4_stop(void); /* after the last call. Waits */
 
 /* ------------------------------------------------------------------------------------------------
@@ -233,9 +272,22 @@ int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void 
 
 /* SEQUENCE; on a replay the whole reply was written: c->replayed. */
 nfsstat4 nfs4_op_sequence(struct nfs4_compound *c);
-/* The compound ends: its reply begins at START (offset in req->out). Keeps it where it must be. */
-void nfs4_sequence_end(struct nfs4_compound *c, size_t start);
+/* The compound ends, with what its procedure returns: keeps the reply in the slot, lets session and client go. */
+void nfs4_sequence_end(struct nfs4_compound *c, int rc);
 extern const struct nfs4_op nfs4_ops[];
+int nfs4_clients_init(const struct exports *exports); /* tables of clients and sessions */
+void nfs4_clients_fini(void);
+
+/* What arguments ask for (struct nfs4_op's result_more) */
+uint32_t nfs4_getattr_more(struct nfs4_compound *c);
+uint32_t nfs4_read_more(struct nfs4_compound *c);
+uint32_t nfs4_read_plus_more(struct nfs4_compound *c);
+uint32_t nfs4_readdir_more(struct nfs4_compound *c);
+uint32_t nfs4_getxattr_more(struct nfs4_compound *c);
+uint32_t nfs4_listxattrs_more(struct nfs4_compound *c);
+/* The segments of READ_PLUS, without data */
+#define NFS4_READ_PLUS_SEGMENTS 4u
+#define NFS4_READ_PLUS_HEADS (NFS4_READ_PLUS_SEGMENTS * 20u)
 
 /* Operations */
 nfsstat4 nfs4_op_exchange_id(struct nfs4_compound *c);

@@ -54,6 +54,32 @@ int gate_handle(const struct exports *exports, const uint8_t *data, uint32_t len
 int gate_caller(const struct rpc_request *req, const struct export *export, const struct config_allow **rule,
 	struct fs_cred *cred);
 
+/* ACCESS: what to ask fs_access() for, for rights as the protocols have them; and which of them its answer grants. */
+uint32_t gate_rights_need(uint32_t access);
+uint32_t gate_rights(uint32_t access, enum fs_type type, uint32_t allowed, const struct config_allow *rule);
+
+/* ------------------------------------------------------------------------------------------------
+ * Data (nfs_io.c). Waits.
+ */
+
+struct nfs_write {
+	struct fs *fs;
+	const struct fs_op *op;
+	struct fs_id id;
+	uint64_t off;
+	const struct xdr_payload *data; /* at most NFS_IO_MAX bytes */
+	enum fs_stable stable;
+	/* out */
+	enum fs_stable committed;
+	uint64_t verifier;
+	struct fs_wcc wcc;
+};
+#define NFS_IO_MAX (1024u * 1024)
+/* -ECONNRESET: the connection was lost, return RPC_DROP. Else 0 or the file system's error. */
+int nfs_write(struct rpc_request *req, struct nfs_write *w);
+/* Encodes COUNT bytes of V as payload and takes over the references. Not 0: it was not encoded. */
+int nfs_put_payload(struct rpc_request *req, uint32_t count, const struct slice *v, unsigned n);
+
 /* ------------------------------------------------------------------------------------------------
  * NFSv3's calls (nfs3.c)
  */
@@ -112,7 +138,6 @@ nfsstat3 nfs3_get_sattr(const struct sattr3 *from, struct fs_setattr *to);
  * Procedures: nfs3_file.c, nfs3_io.c, nfs3_name.c, nfs3_readdir.c
  */
 
-#define NFS3_IO_MAX (1024u * 1024)
 #define NFS3_DIR_MAX (64u * 1024) /* largest reply of READDIR and READDIRPLUS */
 
 int nfs3_getattr(struct rpc_request *req);

@@ -25,7 +25,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/nfs_internal.h"
+#include "server/nfs4_session.h"
 #include "xdr/mount3.h"
 
 /* ------------------------------------------------------------------------------------------------
@@ -210,6 +210,10 @@ static const struct registration registrations[] = {
 	{MOUNT_PROGRAM, MOUNT_V3, "tcp6", false},
 	{NFS_PROGRAM, NFS_V3, "rdma", true},
 	{NFS_PROGRAM, NFS_V3, "rdma6", true},
+	{NFS4_PROGRAM, NFS_V4, "tcp", false},
+	{NFS4_PROGRAM, NFS_V4, "tcp6", false},
+	{NFS4_PROGRAM, NFS_V4, "rdma", true},
+	{NFS4_PROGRAM, NFS_V4, "rdma6", true},
 };
 
 static bool listens_on(const struct config *config, bool v6)
@@ -285,7 +289,7 @@ static void replies_load(struct server *server, const struct exports *exports, c
  * Start and stop
  */
 
-enum stage { STAGE_NONE, STAGE_STORAGE, STAGE_RPC, STAGE_CONTROL, STAGE_ALL };
+enum stage { STAGE_NONE, STAGE_STORAGE, STAGE_NFS4, STAGE_RPC, STAGE_CONTROL, STAGE_ALL };
 
 static void hook_end(void *arg)
 {
@@ -304,6 +308,12 @@ static void undo(struct server *server, enum stage stage)
 		rpc_server_stop(server->rpc);
 		server->rpc = NULL;
 	}
+	if (stage >= STAGE_NFS4) {
+		nfs4_grace_stop();
+		nfs4_stop();
+		lock_table_destroy(lock_server_table());
+		lock_server_table_set(NULL);
+	}
 	exports_publish(NULL);
 	if (stage >= STAGE_STORAGE)
 		storage_close(&server->storage);
@@ -316,12 +326,31 @@ static void undo(struct server *server, enum stage stage)
 	server->retired_count = 0;
 }
 
+/* What clients hold on files: nothing yet, but who may reclaim it is known before the first call. */
+static int states_start(const struct exports *exports, struct error *err)
+{
+	struct lock_table *locks = lock_table_create(NULL);
+
+	if (!locks)
+		return error_set(err, -ENOMEM, "out of memory");
+	lock_server_table_set(locks);
+	int rc = nfs4_start(exports);
+	if (!rc)
+		rc = nfs4_grace_start(exports);
+	if (!rc)
+		return 0;
+	lock_server_table_set(NULL);
+	lock_table_destroy(locks);
+	return error_set(err, rc, "cannot start NFSv4: %s", strerror(-rc));
+}
+
 static int start(struct server *server, const bool *stop, enum stage *stage, struct error *err)
 {
 	const struct config *config = server->config;
-	static const struct rpc_program *const programs[] = {&nfs3_program, &mount3_program};
-	const struct rpc_server_config rpc = {
-		.programs = programs, .program_count = sizeof(programs) / sizeof(programs[0])};
+	static const struct rpc_program *const programs[] = {&nfs3_program, &nfs4_program, &mount3_program};
+	const struct rpc_server_config rpc = {.programs = programs,
+		.program_count = sizeof(programs) / sizeof(programs[0]),
+		.connection_closed = nfs4_connection_closed};
 
 	const char **names = filesystem_names(config);
 	if (!names)
@@ -349,15 +378,18 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	struct exports *exports = exports_build(config, &server->storage, err);
 	if (!exports)
 		return err->code;
-	rc = rpc_server_start(&rpc, &server->rpc, err);
+	rc = states_start(exports, err);
 	if (!rc) {
-		*stage = STAGE_RPC;
-		replies_load(server, exports, NULL);
-		exports_publish(exports);
-	} else {
+		*stage = STAGE_NFS4;
+		rc = rpc_server_start(&rpc, &server->rpc, err);
+	}
+	if (rc) {
 		exports_put(exports);
 		return rc;
 	}
+	*stage = STAGE_RPC;
+	replies_load(server, exports, NULL);
+	exports_publish(exports);
 
 	server->started = wall_ns();
 	rc = control_start(server, err);
