@@ -89,7 +89,7 @@ static int drives_check(struct array *array, unsigned count, bool force, struct 
 		char why[160];
 		bool foreign = false;
 		if ((r = super_read(drive, found, &verdict, why, sizeof(why)))) {
-			error_set(err, r, "%s: cannot be read: %s", drive->path, strerror(-r));
+			drive_refused(err, r, drive->path, "read");
 		} else if (verdict == SUPER_VALID) {
 			if (!force)
 				r = error_set(err, -EEXIST, "%s: holds member %u of array %s", drive->path, found->slot,
@@ -98,7 +98,7 @@ static int drives_check(struct array *array, unsigned count, bool force, struct 
 			if (!force)
 				r = error_set(err, -EEXIST, "%s: holds a %s", drive->path, why);
 		} else if ((r = drive_content_foreign(drive, why, sizeof(why), &foreign))) {
-			error_set(err, r, "%s: cannot be read: %s", drive->path, strerror(-r));
+			drive_refused(err, r, drive->path, "read");
 		} else if (foreign && !force) {
 			r = error_set(err, -EEXIST, "%s: holds something else: %s", drive->path, why);
 		}
@@ -198,7 +198,7 @@ int array_create(const struct array_create *create, struct error *err)
 		if (!r)
 			r = drive_flush(drive);
 		if (r)
-			error_set(err, r, "%s: cannot be written: %s", drive->path, strerror(-r));
+			drive_refused(err, r, drive->path, "written");
 	}
 	if (!r && missed_init(array))
 		r = error_set(err, -ENOMEM, "array %s: out of memory", create->name);

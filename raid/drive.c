@@ -378,6 +378,18 @@ int drive_io(struct drive *drive, enum drive_op op, uint64_t offset, struct buf 
 	return req.error;
 }
 
+int drive_refused(struct error *err, int code, const char *path, const char *done)
+{
+	const char *advice = "";
+	if (code == -EIO)
+		advice = " (the drive fails; the kernel's log says how: use another one)";
+	else if (code == -ENODEV || code == -ENXIO)
+		advice = " (it has left the machine)";
+	else if (code == -ETIMEDOUT)
+		advice = " (it does not answer: use another one)";
+	return error_set(err, code, "%s: cannot be %s: %s%s", path, done, strerror(-code), advice);
+}
+
 int drive_flush(struct drive *drive)
 {
 	struct drive_batch batch;
@@ -405,10 +417,18 @@ int drive_zero(struct drive *drive, uint64_t offset, uint64_t bytes)
 
 struct open_call {
 	struct drive *drive;
-	bool claim;
+	bool claim, passthrough;
 	struct error *err;
 	int result;
 };
+
+/* Whether PATH, a link such as those in /dev/disk/by-id, leads to the block device BLOCK of an NVMe drive that has a
+ * character device. Who names a block device itself means that one. */
+static bool link_to_nvme(const char *path, dev_t block, char *node, size_t size)
+{
+	struct stat st;
+	return lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && nvme_node_find(block, node, size) == 0;
+}
 
 static void open_blocking(void *arg)
 {
@@ -425,13 +445,19 @@ static void open_blocking(void *arg)
 		call->result = error_set(call->err, -errno, "%s: %s", path, strerror(errno));
 		return;
 	} else if (S_ISCHR(st.st_mode)) {
+		snprintf(drive->device, sizeof(drive->device), "%s", path);
+		drive->ops = &drive_nvme_ops;
+		drive->deadline_ns = DEADLINE_NVME;
+	} else if (S_ISBLK(st.st_mode) && call->passthrough &&
+		   link_to_nvme(path, st.st_rdev, drive->device, sizeof(drive->device))) {
 		drive->ops = &drive_nvme_ops;
 		drive->deadline_ns = DEADLINE_NVME;
 	} else if (S_ISBLK(st.st_mode) || S_ISREG(st.st_mode)) {
 		drive->ops = &drive_file_ops;
 		drive->deadline_ns = S_ISBLK(st.st_mode) ? DEADLINE_BLOCK : DEADLINE_FILE;
 	} else {
-		call->result = error_set(call->err, -ENOTBLK, "%s: neither a drive nor a regular file", path);
+		call->result = error_set(call->err, -ENOTBLK,
+			"%s: neither an NVMe namespace (such as /dev/ng0n1), a block device nor a file", path);
 		return;
 	}
 	call->result = drive->ops->open(drive, call->claim, call->err);
@@ -461,7 +487,7 @@ int drive_open(const char *path, bool claim, struct drive **drive_out, struct er
 	drive->segments_max = DRIVE_CMD_IOV;
 	drive->deadline_ns = DEADLINE_FILE;
 
-	struct open_call call = {.drive = drive, .claim = claim, .err = err};
+	struct open_call call = {.drive = drive, .claim = claim, .passthrough = reactor_has_passthrough(), .err = err};
 	offload(open_blocking, &call);
 	if (!call.result && drive->ops == &drive_nvme_ops && !reactor_has_passthrough()) {
 		call.result = error_set(err, -EOPNOTSUPP,
@@ -474,6 +500,39 @@ int drive_open(const char *path, bool claim, struct drive **drive_out, struct er
 	}
 	*drive_out = drive;
 	return 0;
+}
+
+struct same_call {
+	const char *path[2];
+	bool same;
+};
+
+/* What stat() says of PATH; of the block device of an NVMe drive, what it says of the character device. */
+static bool node_stat(const char *path, struct stat *st)
+{
+	char node[80];
+	if (stat(strncmp(path, "fault:", 6) == 0 ? path + 6 : path, st) != 0)
+		return false;
+	return !S_ISBLK(st->st_mode) || nvme_node_find(st->st_rdev, node, sizeof(node)) != 0 || stat(node, st) == 0;
+}
+
+static void same_blocking(void *arg)
+{
+	struct same_call *call = arg;
+	struct stat a, b;
+	if (!node_stat(call->path[0], &a) || !node_stat(call->path[1], &b) ||
+		(a.st_mode & S_IFMT) != (b.st_mode & S_IFMT))
+		return;
+	call->same = S_ISREG(a.st_mode) ? a.st_dev == b.st_dev && a.st_ino == b.st_ino : a.st_rdev == b.st_rdev;
+}
+
+bool drive_path_same(const char *a, const char *b)
+{
+	struct same_call call = {.path = {a, b}};
+	if (strcmp(a, b) == 0)
+		return true;
+	offload(same_blocking, &call);
+	return call.same;
 }
 
 void drive_close(struct drive *drive)

@@ -85,6 +85,8 @@ void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *dr
 void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive);
 void batch_discard(
 	struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes);
+/* Fills ERR with why PATH cannot be DONE ("read", "written") and what to do about it; returns CODE. */
+int drive_refused(struct error *err, int code, const char *path, const char *done);
 /* Waits until all ended or were given up. The first error of any request. */
 int batch_wait(struct drive_batch *batch);
 
@@ -100,6 +102,8 @@ struct drive_ops {
 	int (*health)(struct drive *drive, struct drive_smart *smart);
 };
 extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, drive_null_ops;
+/* The character device of the NVMe namespace whose block device is BLOCK: 0 and its path, or -ENOENT. May block. */
+int nvme_node_find(dev_t block, char *path, size_t size);
 
 /* Counted by each reactor for itself. */
 struct drive_stats {
@@ -111,7 +115,9 @@ struct drive_stats {
 
 struct drive {
 	const struct drive_ops *ops;
-	char path[256];
+	char path[256];	  /* the name that it was opened by */
+	char device[256]; /* the node of an NVMe drive: a symbolic link to its block device means the character device
+			   */
 	enum drive_kind kind;
 	char model[41], serial[21];
 	uint64_t bytes; /* a multiple of 4 KiB */
@@ -128,6 +134,7 @@ struct drive {
 	ino_t id_ino;
 	int fd, claim_fd;
 	uint32_t nsid;
+	dev_t node; /* of the character device */
 	uint8_t lba_shift;
 	void *data;
 	void *owned;	       /* freed with the drive, after the last command in quarantine */

@@ -92,6 +92,39 @@ static int sibling_find(dev_t rdev, uint32_t nsid, char *name, size_t size, dev_
 	return r;
 }
 
+int nvme_node_find(dev_t block, char *path, size_t size)
+{
+	static const char *const below[] = {"", "/nvme-generic"}; /* where the kernels put it */
+	char link[64], real[PATH_MAX], node[PATH_MAX + 96];
+	struct stat st;
+	snprintf(link, sizeof(link), "/sys/dev/block/%u:%u", major(block), minor(block));
+	if (!realpath(link, real))
+		return -ENOENT;
+	char *slash = strrchr(real, '/');
+	if (!slash || strncmp(slash + 1, "nvme", 4) != 0)
+		return -ENOENT;
+	char number[64];
+	snprintf(number, sizeof(number), "%.60s", slash + 5);
+	*slash = 0;
+	for (unsigned i = 0; i < sizeof(below) / sizeof(below[0]); i++) {
+		snprintf(node, sizeof(node), "%s%s/ng%s", real, below[i], number);
+		if (access(node, F_OK) != 0)
+			continue;
+		snprintf(path, size, "/dev/ng%s", number);
+		return stat(path, &st) == 0 && S_ISCHR(st.st_mode) ? 0 : -ENOENT;
+	}
+	return -ENOENT;
+}
+
+/* Whether RDEV is the character device of a namespace: others may do something when they are opened (a watchdog). */
+static bool namespace_node(dev_t rdev)
+{
+	char link[64], real[PATH_MAX];
+	snprintf(link, sizeof(link), "/sys/dev/char/%u:%u", major(rdev), minor(rdev));
+	char *slash = realpath(link, real) ? strrchr(real, '/') : NULL;
+	return slash && strncmp(slash, "/ng", 3) == 0;
+}
+
 static void text_copy(char *out, const char *from, size_t n)
 {
 	memcpy(out, from, n);
@@ -192,7 +225,10 @@ static int passthrough_open(struct drive *drive, bool claim, struct error *err)
 	const char *path = drive->path;
 	struct stat st;
 	drive->kind = DRIVE_NVME;
-	drive->fd = open(path, (claim ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+	if (stat(drive->device, &st) == 0 && !namespace_node(st.st_rdev))
+		return error_set(err, -ENOTBLK,
+			"%s: a character device, but not of an NVMe namespace (such as /dev/ng0n1)", path);
+	drive->fd = open(drive->device, (claim ? O_RDWR : O_RDONLY) | O_CLOEXEC);
 	if (drive->fd < 0 || fstat(drive->fd, &st) != 0) {
 		int r = error_set(err, -errno, "%s: %s", path, strerror(errno));
 		if (drive->fd >= 0)
@@ -206,6 +242,7 @@ static int passthrough_open(struct drive *drive, bool claim, struct error *err)
 		goto fail;
 	}
 	drive->nsid = (uint32_t)nsid;
+	drive->node = st.st_rdev;
 	if ((r = identify_all(drive, err)))
 		goto fail;
 	char block[96] = "", *dir = malloc(DIR_SIZE);
@@ -339,11 +376,28 @@ static int passthrough_health(struct drive *drive, struct drive_smart *smart)
 	return r;
 }
 
+/* Whether the kernel still knows the drive. Does not wait: sysfs is memory. */
+static bool passthrough_there(const struct drive *drive)
+{
+	char link[64];
+	snprintf(link, sizeof(link), "/sys/dev/char/%u:%u", major(drive->node), minor(drive->node));
+	return access(link, F_OK) == 0;
+}
+
 static int passthrough_result(const struct drive_cmd *cmd)
 {
 	int32_t res = cmd->io.res;
-	if (res <= 0)
+	if (res == 0 || res == -EAGAIN || res == -ENOMEM)
 		return res;
+	/* commands that end in removal get all kinds of errors */
+	if (!passthrough_there(cmd->drive))
+		return -ENODEV;
+	/*
+	 * A drive that two controllers may share is reached by paths, and the kernel says EINVAL when there is none. It
+	 * says so of a malformed command too, but ours keep within the drive's limits.
+	 */
+	if (res < 0)
+		return res == -EINVAL ? -EIO : res;
 	/* status code type and code; the drive's own error, not the kernel's */
 	log_debug("raid", "nvme command failed drive=%s op=%d status=0x%x", cmd->drive->path, (int)cmd->op,
 		(unsigned)res);

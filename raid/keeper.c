@@ -159,7 +159,7 @@ static int peek(struct add_call *call, struct super_found *found, enum super_ver
 	if (r) {
 		drive_close(*drive);
 		*drive = NULL;
-		return error_set(call->err, r, "%s: cannot be read: %s", call->path, strerror(-r));
+		return drive_refused(call->err, r, call->path, "read");
 	}
 	return 0;
 }
@@ -256,7 +256,7 @@ static int content_check(
 			call->path);
 	int r = drive_content_foreign(drive, holds, sizeof(holds), &foreign);
 	if (r)
-		return error_set(call->err, r, "%s: cannot be read: %s", call->path, strerror(-r));
+		return drive_refused(call->err, r, call->path, "read");
 	if (foreign)
 		return error_set(
 			call->err, -EEXIST, "%s: holds something: %s; --force overwrites it", call->path, holds);
@@ -312,7 +312,7 @@ static int member_new(struct add_call *call, const struct super_found *found)
 	}
 	r = super_read(drive, again, &verdict, why, sizeof(why));
 	if (r)
-		error_set(call->err, r, "%s: cannot be read: %s", call->path, strerror(-r));
+		drive_refused(call->err, r, call->path, "read");
 	else
 		r = content_check(call, drive, verdict, again);
 	free(again);
@@ -320,7 +320,7 @@ static int member_new(struct add_call *call, const struct super_found *found)
 		r = error_set(call->err, -ENOSPC, "%s: smaller (%llu bytes) than array %s needs (%llu)", call->path,
 			(unsigned long long)drive->bytes, c->name, (unsigned long long)c->member_bytes);
 	if (!r && (r = wipe_ends(drive)))
-		error_set(call->err, r, "%s: cannot be written: %s", call->path, strerror(-r));
+		drive_refused(call->err, r, call->path, "written");
 	if (r) {
 		drive_close(drive);
 		return r;

@@ -67,7 +67,7 @@ int pool_add(const char *path, bool force, struct error *err)
 	}
 	r = super_read(drive, found, &verdict, why, sizeof(why));
 	if (r)
-		error_set(err, r, "%s: cannot be read: %s", path, strerror(-r));
+		drive_refused(err, r, path, "read");
 	else if (drive->bytes < 2 * (MEMBER_HEAD_BYTES + MEMBER_TAIL_BYTES))
 		r = error_set(err, -ENOSPC, "%s: too small", path);
 	else if (verdict == SUPER_VALID && !force)
@@ -76,11 +76,11 @@ int pool_add(const char *path, bool force, struct error *err)
 	else if (verdict != SUPER_NONE && !force)
 		r = error_set(err, -EEXIST, "%s: holds a %s; --force overwrites it", path, why);
 	else if (!force && (r = drive_content_foreign(drive, why, sizeof(why), &foreign)))
-		error_set(err, r, "%s: cannot be read: %s", path, strerror(-r));
+		drive_refused(err, r, path, "read");
 	else if (foreign)
 		r = error_set(err, -EEXIST, "%s: holds something: %.79s; --force overwrites it", path, why);
 	if (!r && (r = pool_mark(drive)))
-		error_set(err, r, "%s: cannot be written: %s", path, strerror(-r));
+		drive_refused(err, r, path, "written");
 	free(found);
 	drive_close(drive);
 	return r;

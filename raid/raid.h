@@ -70,9 +70,14 @@ struct raid_scan {
 	unsigned count;
 	struct drive_info *drive;
 };
-/* Looks at all drives that match PATTERNS (glob; a pattern that matches nothing is no error). */
+/*
+ * Looks at all drives that match PATTERNS (glob; a pattern that matches nothing is no error). -E2BIG when these match,
+ * or walk through, more than a machine has of drives.
+ */
 int raid_scan(const char *const *patterns, unsigned count, struct raid_scan *scan, struct error *err);
 void raid_scan_free(struct raid_scan *scan);
+/* Whether two paths are names of the same drive: links, and an NVMe drive's character and block device. */
+bool drive_path_same(const char *a, const char *b);
 
 /* ------------------------------------------------------------------------------------------------
  * Arrays

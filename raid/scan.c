@@ -3,11 +3,14 @@
  * paths in turn. A drive that cannot be opened or read is an entry like any other, with the reason.
  *
  * The same drive under two names (a character device and its block device, two links to one file) is
- * listed once, by the name that comes first; NVMe character devices before others.
+ * listed once, by the name that comes first; NVMe character devices before others. Patterns that match too much are
+ * refused (-E2BIG) before anything is opened.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "raid/raid_internal.h"
 
@@ -22,7 +25,10 @@ static int info_fill(const char *path, struct drive_info *info, struct drive **d
 	if (r) {
 		info->content = DRIVE_UNREADABLE;
 		info->kind = DRIVE_FILE;
-		snprintf(info->holds, sizeof(info->holds), "%s", strerror(-r));
+		/* the whole sentence without the name that it begins with */
+		size_t length = strlen(path);
+		bool named = strncmp(err.text, path, length) == 0 && strncmp(err.text + length, ": ", 2) == 0;
+		snprintf(info->holds, sizeof(info->holds), "%s", named ? err.text + length + 2 : strerror(-r));
 		return r;
 	}
 	*drive_out = drive;
@@ -84,8 +90,34 @@ struct glob_call {
 	int result;
 };
 
+/*
+ * Patterns may come over the control socket, and must not keep the server busy for long: only so many directory
+ * entries are looked at and only so many paths opened. glob() has no argument for its callbacks, so that count is
+ * of the helper thread that runs it.
+ */
+#define ENTRIES_MOST 100000u
+#define PATHS_MOST 1024u
+static __thread unsigned entries_seen;
+
+static struct dirent *entry_read(void *dir)
+{
+	return entries_seen < ENTRIES_MOST && ++entries_seen ? readdir(dir) : NULL;
+}
+
+static void dir_close(void *dir)
+{
+	closedir(dir);
+}
+
+static void *dir_open(const char *path)
+{
+	return opendir(path);
+}
+
 static int paths_add(struct glob_call *call, const char *prefix, const char *path)
 {
+	if (call->n == PATHS_MOST)
+		return -E2BIG;
 	char **grown = realloc(call->paths, (call->n + 1) * sizeof(char *));
 	if (!grown)
 		return -ENOMEM;
@@ -102,6 +134,7 @@ static int paths_add(struct glob_call *call, const char *prefix, const char *pat
 static void glob_blocking(void *arg)
 {
 	struct glob_call *call = arg;
+	entries_seen = 0;
 	for (unsigned i = 0; i < call->count && !call->result; i++) {
 		const char *pattern = call->patterns[i], *prefix = "";
 		if (strncmp(pattern, "null:", 5) == 0) {
@@ -112,10 +145,18 @@ static void glob_blocking(void *arg)
 			prefix = "fault:";
 			pattern += 6;
 		}
-		glob_t found;
-		int r = glob(pattern, 0, NULL, &found);
+		glob_t found = {
+			.gl_opendir = dir_open,
+			.gl_readdir = entry_read,
+			.gl_closedir = dir_close,
+			.gl_lstat = lstat,
+			.gl_stat = stat,
+		};
+		int r = glob(pattern, GLOB_ALTDIRFUNC, NULL, &found);
 		if (r == GLOB_NOSPACE)
 			call->result = -ENOMEM;
+		if (entries_seen == ENTRIES_MOST)
+			call->result = -E2BIG;
 		if (r)
 			continue;
 		for (size_t j = 0; j < found.gl_pathc && !call->result; j++)
@@ -136,6 +177,14 @@ int raid_scan(const char *const *patterns, unsigned count, struct raid_scan *sca
 		ino_t ino;
 	} *ids = calloc(call.n + 1, sizeof(*ids));
 	scan->drive = calloc(call.n + 1, sizeof(*scan->drive));
+	if (call.result == -E2BIG) {
+		r = error_set(err, -E2BIG,
+			"scanning drives: the patterns match more than %u paths, or walk through more than %u; name "
+			"fewer",
+			PATHS_MOST, ENTRIES_MOST);
+		raid_scan_free(scan);
+		goto out;
+	}
 	if (call.result || !ids || !scan->drive) {
 		r = error_set(err, -ENOMEM, "scanning drives: out of memory");
 		raid_scan_free(scan);

@@ -59,6 +59,10 @@ int admin_slot(struct admin *admin, struct array_status *status, unsigned *slot)
 	for (unsigned i = 0; drive && i < status->slots; i++)
 		if (status->member[i].state != MEMBER_NONE && !strcmp(status->member[i].path, drive))
 			number = i;
+	/* by another name of it, such as a link */
+	for (unsigned i = 0; drive && number == UINT64_MAX && i < status->slots; i++)
+		if (status->member[i].state != MEMBER_NONE && drive_path_same(status->member[i].path, drive))
+			number = i;
 	if (drive && number == UINT64_MAX)
 		return error_set(admin->err, -ENOENT, "array %s: drive %.200s is no member of it", status->name, drive);
 	if (number >= status->slots || status->member[number].state == MEMBER_NONE)

@@ -150,7 +150,7 @@ static void create_body(void *arg)
 	twice[0] = "/dev/null";
 	c.drives = twice;
 	c.spare_count = 0;
-	EXPECT(array_create(&c, err_), -ENOTBLK, "/dev/null: not an NVMe namespace");
+	EXPECT(array_create(&c, err_), -ENOTBLK, "/dev/null: a character device, but not of an NVMe namespace");
 	twice[0] = "/nonexistent";
 	EXPECT(array_create(&c, err_), -ENOENT, "/nonexistent: No such file");
 	raid_test_remove(&t);

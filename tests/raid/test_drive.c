@@ -1,6 +1,6 @@
 /*
  * Drives by themselves: commands are cut by the drive's limits and arrive whole; ranges and lists that do not fit are
- * refused; claims; the null drive, and what a whole-stripe write costs on it.
+ * refused; claims; what scanning refuses; the null drive, and what a whole-stripe write costs on it.
  */
 #include "tests/raid/raid_test.h"
 
@@ -144,11 +144,65 @@ static void test_null(void **state)
 	raid_test_run(null_body, NULL);
 }
 
+/* What is no drive is said to be none and is not opened (a watchdog would begin to count); patterns have bounds. */
+static void scan_body(void *arg)
+{
+	(void)arg;
+	struct raid_test t;
+	struct error err = {0};
+	struct drive *d;
+	struct raid_scan scan;
+	char path[260], pattern[600];
+	raid_test_drives(&t, 2, 8 << 20, "");
+	const char *const chars[] = {"/dev/null"};
+	CHECK(drive_open("/dev/null", false, &d, &err) == -ENOTBLK);
+	CHECK(strstr(err.text, "NVMe namespace"));
+	CHECK_OK(raid_scan(chars, 1, &scan, &err), err);
+	CHECK(scan.count == 1 && scan.drive[0].content == DRIVE_UNREADABLE);
+	CHECK(strstr(scan.drive[0].holds, "NVMe namespace") && !strstr(scan.drive[0].holds, "/dev/null"));
+	raid_scan_free(&scan);
+
+	/* a link is a name like any other, and the same drive is listed once */
+	snprintf(path, sizeof(path), "%s/link", t.dir);
+	CHECK(symlink(t.path[1], path) == 0);
+	const char *const twice[] = {path, t.path[0], t.path[1]};
+	CHECK_OK(raid_scan(twice, 3, &scan, &err), err);
+	CHECK(scan.count == 2 && strcmp(scan.drive[0].path, path) == 0);
+	CHECK(drive_path_same(path, t.path[1]) && !drive_path_same(path, t.path[0]));
+	raid_scan_free(&scan);
+	CHECK(unlink(path) == 0);
+
+	/* too many paths; too many entries on the way to none */
+	for (unsigned i = 0; i < 1100; i++) {
+		snprintf(path, sizeof(path), "%s/x%04u", t.dir, i);
+		CHECK(mkdir(path, 0700) == 0);
+	}
+	snprintf(pattern, sizeof(pattern), "%s/x*", t.dir);
+	const char *const many[] = {pattern};
+	CHECK(raid_scan(many, 1, &scan, &err) == -E2BIG);
+	CHECK(strstr(err.text, "name fewer"));
+	snprintf(pattern, sizeof(pattern), "%s/*/../*/../*/../none", t.dir);
+	CHECK(raid_scan(many, 1, &scan, &err) == -E2BIG);
+	CHECK(scan.count == 0 && !scan.drive);
+	for (unsigned i = 0; i < 1100; i++) {
+		snprintf(path, sizeof(path), "%s/x%04u", t.dir, i);
+		CHECK(rmdir(path) == 0);
+	}
+	raid_test_remove(&t);
+}
+
+static void test_scan_bounds(void **state)
+{
+	(void)state;
+	raid_test_run(scan_body, NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_split_and_claim),
 		cmocka_unit_test(test_null),
+		cmocka_unit_test(test_scan_bounds),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
