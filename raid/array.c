@@ -70,8 +70,9 @@ static int drives_open(struct array *array, const struct array_create *create, s
 					array->member[j].drive->path);
 			}
 		drive_close(peek);
-		if ((r = drive_open(path, true, &member->drive, err)))
+		if ((r = drive_open(path, true, &peek, err)))
 			return r;
+		member->drive = peek;
 		snprintf(member->path, sizeof(member->path), "%s", path);
 	}
 	return 0;

@@ -214,7 +214,9 @@ static int members_claim(struct assembly *a, struct error *err)
 		if (c->verdict != CANDIDATE_USE)
 			continue;
 		struct member *member = &array->member[c->found->slot];
-		r = candidate_read(c->info->path, true, &member->drive, again, err);
+		struct drive *drive = NULL;
+		r = candidate_read(c->info->path, true, &drive, again, err);
+		member->drive = drive;
 		if (!r && (memcmp(&again->member, &c->found->member, 16) != 0 ||
 				  again->config.events != c->found->config.events))
 			r = error_set(err, -EAGAIN, "%s: changed while the array was being opened", c->info->path);

@@ -141,6 +141,17 @@ static void drive_unref(struct drive *drive)
 	}
 }
 
+static void cmd_failed(struct drive_cmd *cmd, int error)
+{
+	if (cmd->twin) {
+		atomic_store(&cmd->drive->twin_failed, true);
+		if (!atomic_load(&cmd->drive->twin_counts))
+			return;
+	}
+	if (!cmd->req->error)
+		cmd->req->error = error;
+}
+
 void drive_cmd_done(struct drive_cmd *cmd, int error)
 {
 	if ((error == -EAGAIN || error == -EINTR) && ++cmd->tries < CMD_TRIES) {
@@ -158,7 +169,7 @@ void drive_cmd_done(struct drive_cmd *cmd, int error)
 		return;
 	}
 	struct drive_batch *batch = req->batch;
-	if (!cmd->drive->instant && (cmd->op == DRIVE_OP_READ || cmd->op == DRIVE_OP_WRITE)) {
+	if (!cmd->drive->instant && !cmd->twin && (cmd->op == DRIVE_OP_READ || cmd->op == DRIVE_OP_WRITE)) {
 		struct drive_stats *stats = drive_stats_here(cmd->drive);
 		uint64_t took = now_ns() - req->sent;
 		if (!batch->background) {
@@ -170,8 +181,8 @@ void drive_cmd_done(struct drive_cmd *cmd, int error)
 			stat_add(&stats->read_ns, took);
 		}
 	}
-	if (error && !req->error)
-		req->error = error;
+	if (error)
+		cmd_failed(cmd, error);
 	list_remove(&cmd->node);
 	cmd_put(cmd);
 	if (--batch->pending == 0 && batch->waiter)
@@ -231,7 +242,7 @@ static struct drive_cmd *batch_cmd(
 	cmd->drive = drive;
 	cmd->req = req;
 	cmd->op = op;
-	cmd->fua = false;
+	cmd->fua = cmd->twin = false;
 	cmd->tries = 0;
 	cmd->offset = offset;
 	cmd->bytes = 0;
@@ -255,19 +266,16 @@ static void batch_req(struct drive_batch *batch, struct drive_req *req, struct d
 		batch->deadline = deadline;
 }
 
-void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset,
-	uint64_t bytes, struct slice_cursor *cursor, bool fua)
+/* The commands of batch_io(), to DRIVE or, as its twin, to another one. */
+static void batch_cmds(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op,
+	uint64_t offset, uint64_t bytes, struct slice_cursor *cursor, bool fua, bool twin)
 {
-	batch_req(batch, req, drive);
-	if (offset > drive->bytes || bytes > drive->bytes - offset) {
-		req->error = -EIO;
-		return;
-	}
 	while (bytes) {
 		struct drive_cmd *cmd = batch_cmd(batch, req, drive, op, offset);
 		if (!cmd)
 			return;
 		cmd->fua = fua && op == DRIVE_OP_WRITE;
+		cmd->twin = twin;
 		uint64_t room = bytes < drive->transfer_max ? bytes : drive->transfer_max;
 		uint64_t taken = 0;
 		while (taken < room && cursor->i < cursor->n) {
@@ -302,6 +310,22 @@ void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *dr
 	}
 }
 
+void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset,
+	uint64_t bytes, struct slice_cursor *cursor, bool fua)
+{
+	batch_req(batch, req, drive);
+	if (offset > drive->bytes || bytes > drive->bytes - offset) {
+		req->error = -EIO;
+		return;
+	}
+	struct drive *twin = op == DRIVE_OP_WRITE ? atomic_load_explicit(&drive->twin, memory_order_acquire) : NULL;
+	if (twin && offset >= drive->twin_from && offset + bytes <= drive->twin_to) {
+		struct slice_cursor again = *cursor;
+		batch_cmds(batch, req, twin, op, offset, bytes, &again, true, true);
+	}
+	batch_cmds(batch, req, drive, op, offset, bytes, cursor, fua, false);
+}
+
 void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive)
 {
 	batch_req(batch, req, drive);
@@ -332,8 +356,7 @@ static void batch_give_up(struct drive_batch *batch)
 	list_foreach (node, &batch->cmds) {
 		struct drive_cmd *cmd = container_of(node, struct drive_cmd, node);
 		list_remove(node);
-		if (!cmd->req->error)
-			cmd->req->error = -ETIMEDOUT;
+		cmd_failed(cmd, -ETIMEDOUT);
 		cmd->req->given_up = true;
 		cmd->req = NULL;
 		for (unsigned i = 0; i < cmd->n; i++)

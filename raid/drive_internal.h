@@ -54,7 +54,7 @@ struct drive_cmd {
 	struct drive *drive;
 	struct drive_req *req; /* NULL: given up, in quarantine */
 	enum drive_op op;
-	bool fua;
+	bool fua, twin; /* TWIN: the second of two, on drive->twin */
 	uint8_t tries;
 	uint64_t offset;
 	uint64_t bytes;
@@ -136,6 +136,14 @@ struct drive {
 	uint32_t nsid;
 	dev_t node; /* of the character device */
 	uint8_t lba_shift;
+	/*
+	 * While the drive of a member is replaced: what is written to [twin_from, twin_to) of this one is written to
+	 * TWIN too, durably, with the same request. Set and cleared behind array_barrier().
+	 */
+	struct drive *_Atomic twin;
+	uint64_t twin_from, twin_to;
+	_Atomic bool twin_failed; /* of a twin: something that was written did not reach it */
+	_Atomic bool twin_counts; /* of a twin: its errors are the request's, too */
 	void *data;
 	void *owned;	       /* freed with the drive, after the last command in quarantine */
 	_Atomic uint32_t refs; /* the owner and each command in quarantine */

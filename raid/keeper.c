@@ -11,8 +11,9 @@
  *   - the same without a usable map: rebuilt whole;
  *   - a new one (empty, of the shared pool, or forced): it takes a lost slot, or waits as a spare.
  *
- * The fiber: rebuilds what is in state REBUILD, one slot after the other; else gives a lost slot a spare. Slots whose
- * member was not there at opening wait for it a while first. In between it looks at the drives' health.
+ * The fiber: rebuilds what is in state REBUILD, one slot after the other; else gives a lost slot a spare; else copies a
+ * member that is to be replaced. Slots whose member was not there at opening wait for it a while first. In between it
+ * looks at the drives' health.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,6 +27,36 @@
 static bool state_lost(uint8_t state)
 {
 	return state == FORMAT_MEMBER_FAILED || state == FORMAT_MEMBER_MISSING;
+}
+
+/* What was counted of the drive before. Under the array's table. */
+static void member_forget(struct member *member)
+{
+	memset(&member->health, 0, sizeof(member->health));
+	atomic_store(&member->read_errors, 0);
+	atomic_store(&member->write_errors, 0);
+	atomic_store(&member->checksum_errors, 0);
+	atomic_store(&member->timeouts, 0);
+	atomic_store(&member->error_score, 0);
+	atomic_store(&member->error_time, 0);
+	atomic_store(&member->told, false);
+	member->stale = false;
+}
+
+void member_drive_swap(struct member *member, struct member *spare)
+{
+	struct array *array = member->array;
+	metrics_member_remove(member);
+	metrics_member_remove(spare);
+	pthread_mutex_lock(&array->table);
+	member->drive = spare->drive;
+	memcpy(member->path, spare->path, sizeof(member->path));
+	member_forget(member);
+	spare->drive = NULL;
+	spare->path[0] = 0;
+	atomic_store(&spare->state, FORMAT_MEMBER_NONE);
+	pthread_mutex_unlock(&array->table);
+	metrics_member_add(member);
 }
 
 void member_drive_set(struct member *member, struct drive *drive, const char *path)
@@ -43,15 +74,7 @@ void member_drive_set(struct member *member, struct drive *drive, const char *pa
 		drive_close(old);
 		return;
 	}
-	memset(&member->health, 0, sizeof(member->health));
-	atomic_store(&member->read_errors, 0);
-	atomic_store(&member->write_errors, 0);
-	atomic_store(&member->checksum_errors, 0);
-	atomic_store(&member->timeouts, 0);
-	atomic_store(&member->error_score, 0);
-	atomic_store(&member->error_time, 0);
-	atomic_store(&member->told, false);
-	member->stale = false;
+	member_forget(member);
 	pthread_mutex_unlock(&array->table);
 	drive_close(old);
 	metrics_member_add(member);
@@ -80,6 +103,7 @@ static int spare_find(const struct array *array)
 {
 	for (unsigned i = array->config.members; i < array->config.slots; i++)
 		if (array->config.member[i].state == FORMAT_MEMBER_SPARE && array->member[i].drive &&
+			!(array->keeper.copy && array->keeper.copy_spare == i) &&
 			atomic_load(&array->member[i].state) == FORMAT_MEMBER_SPARE)
 			return (int)i;
 	return -1;
@@ -415,6 +439,9 @@ static void remove_home(void *arg)
 	fiber_lock(&array->change);
 	if (slot >= c->slots || c->member[slot].state == FORMAT_MEMBER_NONE) {
 		call->result = error_set(call->err, -EINVAL, "array %s has no member %u", c->name, slot);
+	} else if (array->keeper.copy && array->keeper.copy_spare == slot) {
+		call->result = error_set(call->err, -EBUSY, "array %s: member %u is being copied to %s", c->name,
+			array->keeper.copy_slot, array->member[slot].path);
 	} else if (c->member[slot].state == FORMAT_MEMBER_SPARE) {
 		struct member *member = &array->member[slot];
 		struct drive *drive = member->drive;
@@ -467,21 +494,43 @@ int array_remove(struct array *array, unsigned slot, struct error *err)
 struct spare_call {
 	struct array *array;
 	unsigned slot;
+	int spare;
 	struct error *err;
 	int result;
 };
 
-static void spare_home(void *arg)
+/* SLOT is to be copied to SPARE, or to any when it is -1. Change held. */
+static int copy_want(struct spare_call *call, int spare)
+{
+	struct array *array = call->array;
+	struct keeper *k = &array->keeper;
+	if (spare < 0)
+		spare = spare_find(array);
+	if (k->copy)
+		return error_set(call->err, -EBUSY, "array %s: member %u is being copied, one at a time",
+			array->config.name, k->copy_slot);
+	if (spare < 0)
+		return error_set(call->err, -ENOENT, "array %s has no spare", array->config.name);
+	if (array->config.member[spare].state != FORMAT_MEMBER_SPARE) /* the keeper was first */
+		return array->config.member[call->slot].state == FORMAT_MEMBER_REBUILD
+			       ? 0
+			       : error_set(call->err, -EBUSY, "array %s: the spare has taken over a lost member",
+					 array->config.name);
+	if (array->config.member[call->slot].state != FORMAT_MEMBER_ACTIVE)
+		return spare_use(array, (unsigned)spare, call->slot, call->err);
+	k->copy = true;
+	k->copy_slot = call->slot;
+	k->copy_spare = (unsigned)spare;
+	keeper_kick(array);
+	return 0;
+}
+
+static void replace_home(void *arg)
 {
 	struct spare_call *call = arg;
-	struct array *array = call->array;
-	fiber_lock(&array->change);
-	int spare = spare_find(array);
-	if (spare < 0)
-		call->result = error_set(call->err, -ENOENT, "array %s has no spare", array->config.name);
-	else if (call->slot < array->config.members)
-		call->result = spare_use(array, (unsigned)spare, call->slot, call->err);
-	fiber_unlock(&array->change);
+	fiber_lock(&call->array->change);
+	call->result = copy_want(call, call->spare);
+	fiber_unlock(&call->array->change);
 }
 
 int array_replace(struct array *array, unsigned slot, const char *drive, bool force, struct error *err)
@@ -491,31 +540,25 @@ int array_replace(struct array *array, unsigned slot, const char *drive, bool fo
 		err = &local;
 	if (slot >= array->config.members)
 		return error_set(err, -EINVAL, "array %s has no member %u", array->config.name, slot);
-	/* what takes its place is there and fits, before anything is given up */
-	struct spare_call spare = {.array = array, .slot = UINT32_MAX, .err = err};
-	unsigned as_spare = UINT32_MAX;
+	struct spare_call call = {.array = array, .slot = slot, .spare = -1, .err = err};
+	bool rebuilding = atomic_load(&array->member[slot].state) == FORMAT_MEMBER_REBUILD;
 	if (drive) {
 		struct member_add how = {.force = force, .spare = true, .slot = -1};
+		unsigned as_spare = 0;
 		int r = array_add(array, drive, &how, &as_spare, err);
 		if (r)
 			return r;
 		if (as_spare < array->config.members)
 			return 0; /* it was a lost member itself */
-	} else {
-		reactor_call(array->home, spare_home, &spare);
-		if (spare.result)
-			return spare.result;
+		call.spare = (int)as_spare;
 	}
-	int r = array_fail(array, slot, err);
-	if (r) {
-		if (drive)
-			(void)array_remove(array, as_spare, NULL);
-		return r;
-	}
-	spare.slot = slot;
-	reactor_call(array->home, spare_home, &spare);
-	/* the keeper may have been first */
-	return spare.result == -EAGAIN || spare.result == -ENOENT ? 0 : spare.result;
+	/* a rebuild that is under way begins anew on the other drive */
+	call.result = rebuilding ? array_fail(array, slot, err) : 0;
+	if (!call.result)
+		reactor_call(array->home, replace_home, &call);
+	if (call.result && drive)
+		(void)array_remove(array, (unsigned)call.spare, NULL);
+	return call.result;
 }
 
 /* ---- the fiber ---- */
@@ -547,6 +590,50 @@ static int slot_to_fill(const struct array *array, uint64_t opened)
 	return -1;
 }
 
+bool keeper_urgent(const struct array *array)
+{
+	bool lost = false;
+	for (unsigned i = 0; i < array->config.members; i++)
+		lost = lost || array->config.member[i].state == FORMAT_MEMBER_FAILED;
+	return lost && spare_find(array) >= 0;
+}
+
+/* The spare of SLOT failed while it was copied to. */
+static void spare_drop(struct array *array, unsigned slot)
+{
+	struct member *spare = &array->member[slot];
+	fiber_lock(&array->change);
+	fiber_lock(&array->mutex);
+	bool listed = array->config.member[slot].state == FORMAT_MEMBER_SPARE;
+	if (listed) {
+		log_error("raid", "spare lost array=%s slot=%u drive=%s", array->config.name, slot, spare->path);
+		event_emit(array, "spare-lost", spare, "it failed while member %u was copied to it",
+			array->keeper.copy_slot);
+		pthread_mutex_lock(&array->table);
+		array->config.member[slot] = (struct member_config){.state = FORMAT_MEMBER_NONE};
+		atomic_store(&spare->state, FORMAT_MEMBER_NONE);
+		pthread_mutex_unlock(&array->table);
+		(void)array_commit(array, NULL);
+	}
+	fiber_unlock(&array->mutex);
+	if (listed)
+		member_drive_set(spare, NULL, "");
+	fiber_unlock(&array->change);
+}
+
+/* Copies the member that is to be replaced. When something more urgent ends it, it is tried again later. */
+static void keeper_copy(struct array *array)
+{
+	struct keeper *k = &array->keeper;
+	const struct member *member = &array->member[k->copy_slot], *spare = &array->member[k->copy_spare];
+	bool possible = member_active(member) && spare->drive && atomic_load(&spare->state) == FORMAT_MEMBER_SPARE;
+	if (possible && copy_run(array, k->copy_slot, k->copy_spare) == 0)
+		possible = false;
+	else if (possible && atomic_load(&spare->drive->twin_failed))
+		spare_drop(array, k->copy_spare);
+	k->copy = possible && member_active(member) && atomic_load(&spare->state) == FORMAT_MEMBER_SPARE;
+}
+
 static void keeper_fiber(void *arg)
 {
 	struct array *array = arg;
@@ -570,6 +657,12 @@ static void keeper_fiber(void *arg)
 				fiber_unlock(&array->change);
 				if (r)
 					retry = now_ns() + RETRY;
+				continue;
+			}
+			if (k->copy) {
+				keeper_copy(array);
+				if (k->copy)
+					retry = now_ns() + NSEC_PER_SEC;
 				continue;
 			}
 			if (slot < 0)
@@ -667,8 +760,8 @@ static void settled_home(void *arg)
 	for (unsigned i = 0; i < array->config.members; i++)
 		call->lost = call->lost || state_lost(array->config.member[i].state);
 	call->busy = !array_stopped(array) && !array->keeper.paused &&
-		     (slot_in_rebuild(array) >= 0 || array->keeper.rebuild || array->change.owner ||
-			     (call->lost && spare_find(array) >= 0));
+		     (slot_in_rebuild(array) >= 0 || array->keeper.rebuild || array->keeper.copy ||
+			     array->change.owner || (call->lost && spare_find(array) >= 0));
 	pthread_mutex_lock(&array->table);
 	rebuild_status_get(array, &call->status);
 	pthread_mutex_unlock(&array->table);

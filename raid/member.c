@@ -100,13 +100,14 @@ static int commit_copy(struct array *array, unsigned copy)
 	batch_init(&batch);
 	for (unsigned i = 0; i < c->slots; i++) {
 		struct member *member = &array->member[i];
-		if (!state_listed(c->member[i].state) || !member->drive)
+		struct drive *drive = member->incoming ? member->incoming : member->drive;
+		if (!state_listed(c->member[i].state) || !drive)
 			continue;
 		struct slice slice = {.buf = bufs[i] = buf_alloc(SUPER_BYTES), .off = 0, .len = SUPER_BYTES};
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
-		super_encode(c, i, copy, member->drive->bytes, bufs[i]->data);
-		batch_io(&batch, &reqs[i], member->drive, DRIVE_OP_WRITE, super_offset(member->drive->bytes, copy),
-			SUPER_BYTES, &cursor, true);
+		super_encode(c, i, copy, drive->bytes, bufs[i]->data);
+		batch_io(&batch, &reqs[i], drive, DRIVE_OP_WRITE, super_offset(drive->bytes, copy), SUPER_BYTES,
+			&cursor, true);
 	}
 	batch_wait(&batch);
 	for (unsigned i = 0; i < c->slots; i++) {

@@ -180,8 +180,10 @@ static int map_write(struct array *array, unsigned slot)
 	for (unsigned i = 0; i < array->config.members; i++) {
 		if (array->config.member[i].state != FORMAT_MEMBER_ACTIVE)
 			continue;
+		struct member *member = &array->member[i];
+		struct drive *drive = member->incoming ? member->incoming : member->drive;
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
-		batch_io(&batch, &reqs[i], array->member[i].drive, DRIVE_OP_WRITE, offset, MISSED_BYTES, &cursor, true);
+		batch_io(&batch, &reqs[i], drive, DRIVE_OP_WRITE, offset, MISSED_BYTES, &cursor, true);
 		asked |= 1ull << i;
 	}
 	batch_wait(&batch);

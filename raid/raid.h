@@ -132,7 +132,10 @@ int array_remove(struct array *array, unsigned slot, struct error *err);
  * then. What array_status() tells of it stays. No error when there is nothing to do.
  */
 void array_let_go(struct array *array, unsigned slot);
-/* Takes SLOT's member out and rebuilds it on DRIVE, or on a spare (DRIVE NULL). */
+/*
+ * DRIVE, or a spare (DRIVE NULL), takes the place of SLOT's member. One that works is copied to it by the keeper and
+ * goes when that is done: the array lacks nothing meanwhile. A lost one is rebuilt on it. One copy at a time (-EBUSY).
+ */
 int array_replace(struct array *array, unsigned slot, const char *drive, bool force, struct error *err);
 /*
  * The keeper of an open array puts spares into lost slots and rebuilds, in the background, until the array is closed.
@@ -169,6 +172,7 @@ const char *member_state_name(enum member_state state);
 struct rebuild_status {
 	bool running, paused;
 	bool partial; /* a member that came back: only what it missed */
+	bool copies;  /* a member that works, to a spare that will take its place */
 	unsigned slot;
 	uint64_t done_bytes, total_bytes;   /* of the member; the total as it was counted at the start */
 	uint64_t read_bytes, written_bytes; /* by this rebuild */

@@ -174,10 +174,12 @@ struct member {
 	struct array *array;
 	unsigned slot;
 	/* NULL: not there. Changed on the home reactor behind array_barrier() only, while the member is not writable,
-	 * and under array->table for those who look at it from outside of a gate */
-	struct drive *drive;
-	_Atomic uint8_t state; /* enum format_member_state; reads go to ACTIVE only, writes to REBUILD too */
-	_Atomic bool out;      /* not ACTIVE, and the survivors' superblocks say so durably */
+	 * and under array->table for those who look at it from outside of a gate. A drive that is replaced is exchanged
+	 * while the member is ACTIVE: both have the same content then, until the barrier after it */
+	struct drive *_Atomic drive;
+	struct drive *incoming; /* it takes the drive's place with the commit that is under way; home, under mutex */
+	_Atomic uint8_t state;	/* enum format_member_state; reads go to ACTIVE only, writes to REBUILD too */
+	_Atomic bool out;	/* not ACTIVE, and the survivors' superblocks say so durably */
 	_Atomic uint64_t read_errors, write_errors, checksum_errors, timeouts;
 	_Atomic uint64_t error_score; /* read errors, of which one is forgiven every 10 minutes */
 	_Atomic uint64_t error_time;
@@ -229,6 +231,8 @@ struct array {
 	struct keeper {
 		bool on, running, closing, paused, kicked;
 		struct wait_queue work, done;
+		bool copy; /* slot COPY_SLOT is to be copied to the spare COPY_SPARE and replaced by it */
+		unsigned copy_slot, copy_spare;
 		struct rebuild *rebuild;    /* the one that runs */
 		struct rebuild_status last; /* what the last one came to */
 	} keeper;
@@ -324,6 +328,10 @@ enum stripe_use { STRIPE_UNUSED, STRIPE_USED };
 void array_usage(struct array *array, uint64_t first, unsigned count, bool *used);
 /* The rebuild of SLOT, which is in state REBUILD: 0 when it is active now, -ECANCELED, or what went wrong. Waits. */
 int rebuild_run(struct array *array, unsigned slot);
+/* The same for SLOT that is active: it is copied to SPARE, and they change places. */
+int copy_run(struct array *array, unsigned slot, unsigned spare);
+/* A lost member could be rebuilt on a spare: that is more urgent than a copy. */
+bool keeper_urgent(const struct array *array);
 void rebuild_cancel(struct array *array);
 void rebuild_status_get(const struct array *array, struct rebuild_status *status); /* no wait, any thread */
 int keeper_start(struct array *array);
@@ -333,6 +341,8 @@ void scrub_stop(struct array *array);  /* waits for its end */
 void health_tick(struct array *array);
 /* Puts DRIVE (claimed, or NULL) into SLOT, whose member is not writable, and closes what was there. Home, waits. */
 void member_drive_set(struct member *member, struct drive *drive, const char *path);
+/* MEMBER, which is ACTIVE, gives up its drive for that of SPARE; the caller closes it behind a barrier. Mutex held. */
+void member_drive_swap(struct member *member, struct member *spare);
 /* 0 and the UUID of a spare of the shared pool, -ENODATA when DRIVE is none. Waits. */
 int pool_spare_read(struct drive *drive, struct uuid *uuid);
 /* An event for whoever listens: log and hook are the caller's. Any thread. */

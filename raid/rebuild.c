@@ -17,6 +17,12 @@
  * Giving way: after each window the mean latency of what others did on the drives is compared with the target; above it
  * the rebuild sleeps for a growing multiple of the time it worked, below it for less and less.
  *
+ * Copying is the same walk for a member that works and is to be replaced (array_replace): the target is a spare, which
+ * becomes the twin of the member's drive (drive.c), so that it gets what is written meanwhile. Each strip is read from
+ * the member itself, and from the others only where it cannot be read. The array never lacks anything; until the one
+ * commit of the superblocks in which the drives change places, the spare is a spare. After a restart a copy has to be
+ * asked for again.
+ *
  * Errors: a source that fails is left out for the stripe, and member.c decides about it; rows that nothing brings back
  * are counted and left alone, checksums above will tell. An error of the member itself ends the rebuild.
  */
@@ -48,6 +54,8 @@ struct plan_kept {
 struct rebuild {
 	struct array *array;
 	struct member *member;
+	struct drive *target; /* of what is written: the member's, or that of the spare it is copied to */
+	struct member *spare; /* to copy to; NULL: a rebuild */
 	bool partial, cancelled;
 	int error;
 	const struct geometry *geo;
@@ -81,8 +89,20 @@ void rebuild_cancel(struct array *array)
 
 static bool rebuild_over(const struct rebuild *r)
 {
-	return r->error || r->cancelled || r->array->keeper.closing || array_stopped(r->array) ||
-	       atomic_load(&r->member->state) != FORMAT_MEMBER_REBUILD;
+	if (r->error || r->cancelled || r->array->keeper.closing || array_stopped(r->array))
+		return true;
+	if (!r->spare)
+		return atomic_load(&r->member->state) != FORMAT_MEMBER_REBUILD;
+	return !member_active(r->member) || atomic_load(&r->spare->state) != FORMAT_MEMBER_SPARE ||
+	       atomic_load(&r->target->twin_failed) || keeper_urgent(r->array);
+}
+
+static void target_failed(struct rebuild *r, int error)
+{
+	if (r->spare)
+		atomic_store(&r->target->twin_failed, true);
+	else
+		(void)member_failed(r->member, MEMBER_WRITE_ERROR, error);
 }
 
 /* ---- usage ---- */
@@ -174,7 +194,6 @@ static int piece_rebuild(
 	struct lane *lane, uint64_t stripe, unsigned lost, uint32_t at, uint32_t bytes, uint64_t *failed)
 {
 	struct rebuild *r = lane->rebuild;
-	unsigned k = r->geo->k;
 	uint8_t source[CODE_WIDTH_MAX];
 	struct drive_req reqs[CODE_WIDTH_MAX];
 	struct drive_batch batch;
@@ -182,10 +201,13 @@ static int piece_rebuild(
 	for (;;) {
 		if (rebuild_over(r))
 			return -ECANCELED;
-		if (!sources_pick(r, stripe, lost, *failed, source))
+		bool direct = r->spare && !(*failed & 1ull << lost), computed = !direct && !r->code->ops->copies;
+		unsigned k = direct ? 1 : r->geo->k;
+		source[0] = (uint8_t)lost;
+		if (!direct && !sources_pick(r, stripe, lost, *failed, source))
 			return -EIO;
-		const struct code_plan *plan = r->code->ops->copies ? NULL : plan_for(r, source, lost);
-		if (!r->code->ops->copies && !plan)
+		const struct code_plan *plan = computed ? plan_for(r, source, lost) : NULL;
+		if (computed && !plan)
 			return -ENOMEM;
 		batch_init(&batch);
 		batch.background = true;
@@ -217,7 +239,7 @@ static int piece_rebuild(
 			continue;
 		r->status.read_bytes += (uint64_t)k * bytes;
 		struct buf *out = lane->buf[0];
-		if (!r->code->ops->copies) {
+		if (computed) {
 			uint8_t *from[CODE_WIDTH_MAX];
 			for (unsigned i = 0; i < k; i++)
 				from[i] = lane->buf[i]->data;
@@ -227,17 +249,17 @@ static int piece_rebuild(
 		struct slice slice = {.buf = out, .off = 0, .len = bytes};
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
 		(void)member_of(r, stripe, lost, &offset);
-		if (atomic_load(&r->member->state) != FORMAT_MEMBER_REBUILD)
+		if (rebuild_over(r))
 			return -ECANCELED;
 		batch_init(&batch);
 		batch.background = true;
-		batch_io(&batch, &reqs[0], r->member->drive, DRIVE_OP_WRITE, offset + at, bytes, &cursor, false);
+		batch_io(&batch, &reqs[0], r->target, DRIVE_OP_WRITE, offset + at, bytes, &cursor, false);
 		batch_wait(&batch);
 		if (reqs[0].error) {
-			(void)member_failed(r->member, MEMBER_WRITE_ERROR, reqs[0].error);
+			target_failed(r, reqs[0].error);
 			return -ECANCELED;
 		}
-		drive_write_ended(r->member->drive);
+		drive_write_ended(r->target);
 		r->status.written_bytes += bytes;
 		return 0;
 	}
@@ -341,18 +363,27 @@ static void progress_note(struct rebuild *r, uint64_t bytes)
 	pthread_mutex_unlock(&r->array->table);
 }
 
+/* What was written to the target is durable. */
+static int target_flush(struct rebuild *r)
+{
+	uint64_t upto;
+	if (!drive_flush_needed(r->target, &upto))
+		return 0;
+	int e = drive_flush(r->target);
+	if (e)
+		target_failed(r, -EIO);
+	else
+		drive_flush_ended(r->target, upto);
+	return e;
+}
+
 /* What is done is on record, and the next start goes on from there. */
 static void progress_commit(struct rebuild *r)
 {
 	struct array *array = r->array;
-	uint64_t next = r->next, upto;
-	if (drive_flush_needed(r->member->drive, &upto)) {
-		if (drive_flush(r->member->drive)) {
-			(void)member_failed(r->member, MEMBER_WRITE_ERROR, -EIO);
-			return;
-		}
-		drive_flush_ended(r->member->drive, upto);
-	}
+	uint64_t next = r->next;
+	if (r->spare || target_flush(r))
+		return;
 	fiber_lock(&array->mutex);
 	if (!array_stopped(array) && array->config.member[r->member->slot].state == FORMAT_MEMBER_REBUILD) {
 		array->config.member[r->member->slot].rebuild_next = next;
@@ -474,7 +505,7 @@ static int chunk_rebuild(struct rebuild *r, uint64_t chunk)
 			for (unsigned other = 0; other < c->log_copies && e; other++) {
 				struct place from = layout_log(c, chunk, other);
 				struct member *source = &r->array->member[from.slot];
-				if (other == copy || !member_active(source))
+				if ((other == copy && !r->spare) || !member_active(source))
 					continue;
 				e = drive_io(source->drive, DRIVE_OP_READ, from.offset + at, r->lane[0].buf[0], bytes,
 					false);
@@ -485,16 +516,16 @@ static int chunk_rebuild(struct rebuild *r, uint64_t chunk)
 				if (e && e != -ENOMEM && e != -EINVAL)
 					(void)member_failed(source, MEMBER_READ_ERROR, e);
 			}
-			if (e || atomic_load(&r->member->state) != FORMAT_MEMBER_REBUILD)
+			if (e || rebuild_over(r))
 				break;
 			r->status.read_bytes += bytes;
-			e = drive_io(r->member->drive, DRIVE_OP_WRITE, to.offset + at, r->lane[0].buf[0], bytes, false);
+			e = drive_io(r->target, DRIVE_OP_WRITE, to.offset + at, r->lane[0].buf[0], bytes, false);
 			if (e) {
-				(void)member_failed(r->member, MEMBER_WRITE_ERROR, e);
+				target_failed(r, e);
 				gate_leave(r->array, gate);
 				return -ECANCELED;
 			}
-			drive_write_ended(r->member->drive);
+			drive_write_ended(r->target);
 			r->status.written_bytes += bytes;
 		}
 		gate_leave(r->array, gate);
@@ -511,7 +542,7 @@ static void log_rebuild(struct rebuild *r)
 {
 	const struct raid_config *c = &r->array->config;
 	uint64_t chunks = config_log_chunks(c);
-	if (c->log_copies < 2 || r->member->slot >= c->log_members)
+	if ((c->log_copies < 2 && !r->spare) || r->member->slot >= c->log_members)
 		return;
 	for (uint64_t first = 0; first < chunks && !rebuild_over(r); first += LOG_WINDOW) {
 		uint64_t end = first + LOG_WINDOW < chunks ? first + LOG_WINDOW : chunks, begun = now_ns(), copied = 0;
@@ -559,7 +590,7 @@ static uint64_t work_count(struct rebuild *r)
 		}
 	}
 	free(used);
-	if (c->log_copies > 1 && r->member->slot < c->log_members) {
+	if ((c->log_copies > 1 || r->spare) && r->member->slot < c->log_members) {
 		uint64_t chunks = 0;
 		for (unsigned i = 0; i < SUPER_VOLUMES; i++)
 			if (c->volume[i].name[0])
@@ -630,18 +661,145 @@ static int rebuild_finish(struct rebuild *r)
 	return e;
 }
 
-int rebuild_run(struct array *array, unsigned slot)
+/* ---- the same for a copy ---- */
+
+static void copy_begin(struct rebuild *r)
 {
+	const struct raid_config *c = &r->array->config;
+	struct drive *from = r->member->drive;
+	from->twin_from = c->log_offset;
+	from->twin_to = c->data_offset + c->data_bytes;
+	atomic_store(&r->target->twin_failed, false);
+	atomic_store(&r->target->twin_counts, false);
+	atomic_store(&from->twin, r->target);
+	array_barrier(r->array); /* who writes from now on writes to both */
+}
+
+/* The drives change places in the configuration, and on the drives. Mutex held. */
+static int copy_commit(struct rebuild *r)
+{
+	struct array *array = r->array;
 	struct raid_config *c = &array->config;
+	struct member_config *to = &c->member[r->member->slot], *from = &c->member[r->spare->slot];
+	if (rebuild_over(r) || to->state != FORMAT_MEMBER_ACTIVE || from->state != FORMAT_MEMBER_SPARE)
+		return array_stopped(array) ? -ENODEV : -ECANCELED;
+	struct member_config was_to = *to, was_from = *from;
+	pthread_mutex_lock(&array->table);
+	*to = (struct member_config){
+		.uuid = from->uuid, .state = FORMAT_MEMBER_ACTIVE, .events = from->events, .changed = wall_ns()};
+	*from = (struct member_config){.state = FORMAT_MEMBER_NONE};
+	pthread_mutex_unlock(&array->table);
+	r->member->incoming = r->target;
+	missed_spread(array);
+	int e = array_commit(array, NULL);
+	r->member->incoming = NULL;
+	if (!e && to->state != FORMAT_MEMBER_ACTIVE)
+		return -EIO;
+	if (e && to->state == FORMAT_MEMBER_ACTIVE) {
+		pthread_mutex_lock(&array->table);
+		*to = was_to;
+		*from = was_from;
+		pthread_mutex_unlock(&array->table);
+	}
+	return e;
+}
+
+/* All is copied. What is written from the barrier on counts as written only when the twin has it too. */
+static int copy_finish(struct rebuild *r)
+{
+	struct array *array = r->array;
+	struct drive *old = r->member->drive;
+	if (target_flush(r))
+		return -EIO;
+	atomic_store(&r->target->twin_counts, true);
+	array_barrier(array);
+	fiber_lock(&array->mutex);
+	int e = copy_commit(r);
+	bool moved = array->config.member[r->spare->slot].state == FORMAT_MEMBER_NONE;
+	if (moved)
+		member_drive_swap(r->member, r->spare);
+	fiber_unlock(&array->mutex);
+	if (!moved)
+		return e;
+	array_barrier(array); /* who still writes to the old one does so to both */
+	drive_close(old);
+	return e;
+}
+
+/* The member keeps its drive, unless it has lost it meanwhile. */
+static void copy_end(struct rebuild *r, struct drive *old)
+{
+	if (r->member->drive == old)
+		atomic_store(&old->twin, NULL);
+	array_barrier(r->array);
+	atomic_store(&r->target->twin_counts, false);
+}
+
+/* ---- the whole ---- */
+
+static void rebuild_walk(struct rebuild *r)
+{
+	struct array *array = r->array;
+	struct raid_config *c = &array->config;
+	unsigned slot = r->member->slot;
+	for (unsigned e = 0; e < c->geometries && !rebuild_over(r); e++) {
+		r->geo = &c->geometry[e];
+		r->code = &array->code[e];
+		unsigned width = r->geo->k + r->geo->m;
+		if (slot < r->geo->groups * width)
+			geometry_rebuild(r);
+		plans_free(r, width);
+	}
+	if (!rebuild_over(r))
+		log_rebuild(r);
+}
+
+static void rebuild_tell_begin(struct rebuild *r, uint64_t total)
+{
+	const char *what = r->spare ? "copied from" : r->partial ? "missed rows" : "all rows in use";
+	log_info("raid", "rebuild begins array=%s slot=%u drive=%s %s%s%s bytes=%llu from_stripe=%llu",
+		r->array->config.name, r->member->slot, r->spare ? r->spare->path : r->member->path, what,
+		r->spare ? " " : "", r->spare ? r->member->path : "", (unsigned long long)total,
+		(unsigned long long)r->next);
+	event_emit(r->array, "rebuild-started", r->spare ? r->spare : r->member, "slot %u, %s%s%s, %llu bytes",
+		r->member->slot, what, r->spare ? " " : "", r->spare ? r->member->path : "", (unsigned long long)total);
+}
+
+static void rebuild_tell_end(struct rebuild *r, int result, uint64_t took)
+{
+	struct array *array = r->array;
+	const struct member *member =
+		result && r->spare ? r->spare : r->member; /* on success they have changed places */
+	unsigned slot = r->member->slot;
+	if (!result) {
+		log_info("raid", "rebuild done array=%s slot=%u drive=%s written=%llu read=%llu lost_rows=%llu ms=%llu",
+			array->config.name, slot, member->path, (unsigned long long)r->status.written_bytes,
+			(unsigned long long)r->status.read_bytes, (unsigned long long)r->status.lost_rows,
+			(unsigned long long)(took / NSEC_PER_MSEC));
+		event_emit(array, "rebuild-done", member, "slot %u, %llu bytes, %llu rows lost", slot,
+			(unsigned long long)r->status.written_bytes, (unsigned long long)r->status.lost_rows);
+	} else if (!array->keeper.closing) {
+		log_warning("raid", "rebuild ended array=%s slot=%u drive=%s reason=\"%s\"", array->config.name, slot,
+			member->path, strerror(-result));
+		event_emit(array, "rebuild-failed", member, "slot %u: %s", slot, strerror(-result));
+	}
+}
+
+/* SPARE: to copy to, or NULL. */
+static int rebuild_make(struct array *array, unsigned slot, struct member *spare)
+{
 	struct rebuild *r = calloc(1, sizeof(*r));
-	unsigned width = 0;
 	if (!r)
 		return -ENOMEM;
 	r->array = array;
 	r->member = &array->member[slot];
-	r->partial = c->member[slot].map_id != 0;
-	r->next = c->member[slot].rebuild_next;
+	r->spare = spare;
+	r->target = spare ? spare->drive : r->member->drive;
+	struct drive *old = r->member->drive;
+	r->partial = !spare && array->config.member[slot].map_id != 0;
+	r->next = spare ? 0 : array->config.member[slot].rebuild_next;
 	r->status.running = true;
+	r->status.copies = spare;
 	r->status.partial = r->partial;
 	r->status.slot = slot;
 	pthread_mutex_lock(&array->table);
@@ -649,56 +807,52 @@ int rebuild_run(struct array *array, unsigned slot)
 	pthread_mutex_unlock(&array->table);
 	uint64_t begun = now_ns();
 	r->error = lanes_alloc(r);
-	/* who left the member out when it was not there yet has put that on record when this returns */
-	array_barrier(array);
+	if (spare)
+		copy_begin(r);
+	else /* who left the member out when it was not there yet has put that on record when this returns */
+		array_barrier(array);
 	uint64_t total = work_count(r);
 	pthread_mutex_lock(&array->table);
 	r->status.total_bytes = total;
 	pthread_mutex_unlock(&array->table);
-	log_info("raid", "rebuild begins array=%s slot=%u drive=%s %s bytes=%llu from_stripe=%llu", c->name, slot,
-		r->member->path, r->partial ? "missed rows" : "all rows in use", (unsigned long long)total,
-		(unsigned long long)r->next);
-	event_emit(array, "rebuild-started", r->member, "slot %u, %s, %llu bytes", slot,
-		r->partial ? "missed rows" : "all rows in use", (unsigned long long)total);
+	rebuild_tell_begin(r, total);
 	others_look(r, &r->others, &r->others_ns);
 	r->rate_at = begun;
 	r->commit_at = now_ns() + COMMIT_INTERVAL;
-	for (unsigned e = 0; e < c->geometries && !rebuild_over(r); e++) {
-		r->geo = &c->geometry[e];
-		r->code = &array->code[e];
-		width = r->geo->k + r->geo->m;
-		if (slot < r->geo->groups * width)
-			geometry_rebuild(r);
-		plans_free(r, width);
-	}
-	if (!rebuild_over(r))
-		log_rebuild(r);
-	int result = r->error ? r->error : rebuild_over(r) ? -ECANCELED : rebuild_finish(r);
-	if (result && array->keeper.closing && atomic_load(&r->member->state) == FORMAT_MEMBER_REBUILD)
+	rebuild_walk(r);
+	int result = r->error ? r->error : rebuild_over(r) ? -ECANCELED : 0;
+	if (spare) {
+		fiber_lock(&array->change);
+		if (!result)
+			result = copy_finish(r);
+		copy_end(r, old);
+		fiber_unlock(&array->change);
+	} else if (!result) {
+		result = rebuild_finish(r);
+	} else if (array->keeper.closing && atomic_load(&r->member->state) == FORMAT_MEMBER_REBUILD) {
 		progress_commit(r);
-	uint64_t took = now_ns() - begun;
+	}
 	pthread_mutex_lock(&array->table);
 	r->status.running = false;
 	r->status.eta_ns = 0;
 	array->keeper.last = r->status;
 	array->keeper.rebuild = NULL;
 	pthread_mutex_unlock(&array->table);
-	if (!result) {
-		log_info("raid", "rebuild done array=%s slot=%u drive=%s written=%llu read=%llu lost_rows=%llu ms=%llu",
-			c->name, slot, r->member->path, (unsigned long long)r->status.written_bytes,
-			(unsigned long long)r->status.read_bytes, (unsigned long long)r->status.lost_rows,
-			(unsigned long long)(took / NSEC_PER_MSEC));
-		event_emit(array, "rebuild-done", r->member, "slot %u, %llu bytes, %llu rows lost", slot,
-			(unsigned long long)r->status.written_bytes, (unsigned long long)r->status.lost_rows);
-	} else if (!array->keeper.closing) {
-		log_warning("raid", "rebuild ended array=%s slot=%u drive=%s reason=\"%s\"", c->name, slot,
-			r->member->path, strerror(-result));
-		event_emit(array, "rebuild-failed", r->member, "slot %u: %s", slot, strerror(-result));
-	}
+	rebuild_tell_end(r, result, now_ns() - begun);
 	for (unsigned i = 0; i < LANES; i++)
 		for (unsigned j = 0; j < r->lane[i].buffers; j++)
 			buf_put(r->lane[i].buf[j]);
 	free(r->plan);
 	free(r);
 	return result;
+}
+
+int rebuild_run(struct array *array, unsigned slot)
+{
+	return rebuild_make(array, slot, NULL);
+}
+
+int copy_run(struct array *array, unsigned slot, unsigned spare)
+{
+	return rebuild_make(array, slot, &array->member[spare]);
 }

@@ -19,6 +19,7 @@ json_t *admin_rebuild_json(const struct rebuild_status *status)
 	admin_put(object, "running", json_boolean(status->running));
 	admin_put(object, "paused", json_boolean(status->paused));
 	admin_put(object, "partial", json_boolean(status->partial));
+	admin_put(object, "copies", json_boolean(status->copies));
 	admin_put_number(object, "slot", status->slot);
 	admin_put_number(object, "done_bytes", status->done_bytes);
 	admin_put_number(object, "total_bytes", status->total_bytes);

@@ -509,7 +509,7 @@ const struct cli_command cli_commands[] = {
 	{"array", "remove", "NAME DRIVE|SLOT", "let go of the drive of a failed member, or of a spare", OPT_JSON, 2, 2,
 		array_remove_run},
 	{"array", "replace", "NAME DRIVE|SLOT [DRIVE] [--wait] [--force]",
-		"take a member out and rebuild it on a spare, or on the drive given", OPT_WAIT | OPT_FORCE | OPT_JSON,
+		"put a spare, or the drive given, in the place of a member", OPT_WAIT | OPT_FORCE | OPT_JSON,
 		2, 3, array_replace_run},
 	{"array", "rebuild", "NAME [status|pause|resume] [--latency MS] [--wait]",
 		"how far a rebuild is; --latency: the latency of others above which it gives way",

@@ -88,18 +88,19 @@ static void rebuild_line(const json_t *rebuild, FILE *out)
 	size_format(json_number(rebuild, "rate"), rate);
 	size_format(json_number(rebuild, "written_bytes"), written);
 	eta_format(json_number(rebuild, "eta_seconds"), eta);
+	const char *what = json_is_true(json_object_get(rebuild, "partial"))  ? " (what it missed)"
+			   : json_is_true(json_object_get(rebuild, "copies")) ? " (copied, to be replaced)"
+									      : "";
 	if (json_is_true(json_object_get(rebuild, "running")))
 		fprintf(out, "rebuild of slot %llu%s: %u %%, %s/s%s%s\n",
-			(unsigned long long)json_number(rebuild, "slot"),
-			json_is_true(json_object_get(rebuild, "partial")) ? " (what it missed)" : "",
+			(unsigned long long)json_number(rebuild, "slot"), what,
 			(unsigned)(!total	   ? 0
 				   : done >= total ? 100
 						   : done * 100 / total),
 			rate, eta, json_is_true(json_object_get(rebuild, "paused")) ? ", paused" : "");
 	else if (json_number(rebuild, "written_bytes"))
 		fprintf(out, "last rebuild: slot %llu, %s written%s\n",
-			(unsigned long long)json_number(rebuild, "slot"), written,
-			json_is_true(json_object_get(rebuild, "partial")) ? " (what it missed)" : "");
+			(unsigned long long)json_number(rebuild, "slot"), written, what);
 	if (json_number(rebuild, "lost_rows"))
 		fprintf(out, "%llu rows could not be brought back\n",
 			(unsigned long long)json_number(rebuild, "lost_rows"));

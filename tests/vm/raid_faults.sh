@@ -21,10 +21,11 @@ host() { # pull|plug|flip ARGUMENTS: asks the host side (tests/run) for a fault
 }
 drive_of() { echo "/dev/ng${1}n1"; }
 
-# what `array status` says: status EXPRESSION over the array `a`, with `m` its members by drive
+# what `array status` says: status EXPRESSION over the array `a`, with `m` its members by drive, `s` by serial
 status() { furrow array status a0 --json | python3 -c 'import collections, json, sys
 a = json.load(sys.stdin)["arrays"][0]
 m = collections.defaultdict(lambda: {"state": "none"}, {x["path"]: x for x in a["members"]})
+s = {x["serial"]: x for x in a["members"]}
 r = a["rebuild"]
 result = eval(sys.argv[1])
 print(result)
@@ -195,9 +196,10 @@ return_test() { # a member is pulled and plugged in again
 	check "writing goes on without it" cp /tmp/late /mnt/r/late
 	shows "its loss is told" "a['state'] == 'degraded' and $member['state'] == 'failed'"
 	host plug nvme6
-	shows "it is taken in again by itself, and is up to date" "a['state'] == 'healthy' and $member['state'] == 'active'"
+	# under the first name that is free
+	shows "it is taken in again by itself, and is up to date" "a['state'] == 'healthy' and s['FURROW6']['state'] == 'active'"
 	shows "it got what it missed only: $(status "'{partial} {written_bytes} of {used}'.format(**r, used=a['data_bytes'] // a['k'])")" "r['partial'] and 0 < r['written_bytes'] < 40 << 20"
-	check "the hook is told of the return" wait_for 60 hook_heard member-returned $(drive_of 6)
+	check "the hook is told of the return" wait_for 60 hook_heard member-returned "/dev/ng.n1"
 	furrow array status a0 | sed 's/^/# /'
 }
 flip_test() { # bits change under the server's feet in one member's image
