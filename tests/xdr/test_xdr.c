@@ -402,6 +402,49 @@ static void test_reduced(void **state)
 	}
 }
 
+/* Several payloads, of which chunks took some out: positions count the stream as it was before. */
+static void test_many_reduced(void **state)
+{
+	(void)state;
+	for (unsigned set = 0; set < 16; set++) {
+		static const uint32_t len[4] = {5, 8, 0, 7};
+		struct xdr_reduced reduced[4];
+		uint8_t stream[100];
+		struct xdr_out out;
+		struct xdr_in in;
+		uint32_t n = 0, pos = 0;
+		xdr_out_init(&out, stream, sizeof(stream));
+		for (unsigned i = 0; i < 4; i++) {
+			xdr_put_u32(&out, i);
+			if (set >> i & 1) {
+				xdr_put_u32(&out, len[i]);
+				reduced[n++] = (struct xdr_reduced){pos + 8, i & 1 ? len[i] : xdr_round(len[i])};
+			} else {
+				xdr_put_opaque(&out, "12345678", len[i]);
+			}
+			pos += 8 + xdr_round(len[i]);
+		}
+		xdr_in_init(&in, stream, (size_t)(out.p - stream), NULL);
+		xdr_in_reduced(&in, reduced, n);
+		pos = 0;
+		for (unsigned i = 0; i < 4; i++) {
+			struct xdr_payload p;
+			uint32_t number = 99;
+			assert_true(xdr_get_u32(&in, &number) && number == i);
+			assert_true(xdr_get_payload(&in, 100, &p));
+			assert_int_equal(p.len, len[i]);
+			assert_int_equal(p.pos, pos + 8);
+			if (set >> i & 1)
+				assert_null(p.inline_data);
+			else
+				assert_memory_equal(p.inline_data, "12345678", len[i]);
+			pos += 8 + xdr_round(len[i]);
+		}
+		assert_ptr_equal(in.p, in.end);
+		assert_int_equal(xdr_in_pos(&in), pos);
+	}
+}
+
 static void test_bounds(void **state)
 {
 	(void)state;
@@ -491,6 +534,7 @@ int main(void)
 		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_damaged),
 		cmocka_unit_test(test_reduced),
+		cmocka_unit_test(test_many_reduced),
 		cmocka_unit_test(test_bounds),
 		cmocka_unit_test(test_long_list),
 	};
