@@ -10,17 +10,14 @@
  */
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/ptrace.h>
 #include <sys/resource.h>
-#include <sys/user.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <isa-l/raid.h>
 
 #include "bench/figure.h"
+#include "bench/steps.h"
 #include "raid/raid_internal.h"
 
 #define STRIP 65536u
@@ -414,16 +411,7 @@ static void reactors_measure(void)
 
 /* ---- locked instructions ---- */
 
-__attribute__((noinline)) static void mark_begin(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
-__attribute__((noinline)) static void mark_end(void)
-{
-	__asm__ volatile("" ::: "memory");
-}
-
-static void locked_child(void *arg)
+static void locked_load(void *arg)
 {
 	struct rig rig;
 	struct load load;
@@ -433,7 +421,7 @@ static void locked_child(void *arg)
 	load_make(&load, &rig, 0);
 	for (unsigned i = 0; i < 100; i++)
 		load_array(&load);
-	raise(SIGTRAP);
+	steps_ready();
 	mark_begin();
 	load_array(&load);
 	mark_end();
@@ -456,56 +444,39 @@ static bool code_locks(const uint8_t *code)
 	return (code[i] == 0x86 || code[i] == 0x87) && (code[i + 1] & 0xc0) != 0xc0;
 }
 
+struct locked {
+	const struct core_config *config;
+	uint64_t count;
+};
+
+static void locked_child(void *arg)
+{
+	struct core_config one = *((struct locked *)arg)->config;
+	struct error err = {0};
+	one.reactors = 1;
+	one.arena_bytes = 64u << 20;
+	(void)core_main(&one, locked_load, NULL, &err);
+}
+
+static void locked_look(void *arg, uint64_t address, const uint8_t *code)
+{
+	struct locked *l = arg;
+	if (!code_locks(code))
+		return;
+	l->count++;
+	fprintf(stderr, "raid_rate: locked instruction at %#llx\n", (unsigned long long)address);
+}
+
 static void locked_measure(const struct core_config *config)
 {
-	fflush(stdout);
-	pid_t pid = fork();
-	if (pid == 0) {
-		struct core_config one = *config;
-		struct error err = {0};
-		one.reactors = 1;
-		one.arena_bytes = 64u << 20;
-		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
-		(void)core_main(&one, locked_child, NULL, &err);
-		_exit(2);
-	}
-	int status;
-	uint64_t steps = 0, locked = 0;
-	bool counting = false, ended = false;
-	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
-		struct user_regs_struct regs;
-		if (WSTOPSIG(status) != SIGTRAP) {
-			ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL, (void *)(long)WSTOPSIG(status));
-			continue;
-		}
-		ptrace(PTRACE_GETREGS, pid, NULL, &regs);
-		counting = counting || regs.rip == (uint64_t)(uintptr_t)mark_begin;
-		if (regs.rip == (uint64_t)(uintptr_t)mark_end) {
-			ended = true;
-			ptrace(PTRACE_CONT, pid, NULL, NULL);
-			continue;
-		}
-		if (counting) {
-			uint64_t word[2];
-			word[0] = (uint64_t)ptrace(PTRACE_PEEKTEXT, pid, (void *)(uintptr_t)regs.rip, NULL);
-			word[1] = (uint64_t)ptrace(PTRACE_PEEKTEXT, pid, (void *)(uintptr_t)(regs.rip + 8), NULL);
-			steps++;
-			if (code_locks((const uint8_t *)word)) {
-				locked++;
-				fprintf(stderr, "raid_rate: locked instruction at %#llx\n",
-					(unsigned long long)regs.rip);
-			}
-		}
-		ptrace(ended ? PTRACE_CONT : PTRACE_SINGLESTEP, pid, NULL, NULL);
-	}
-	if (!ended || !WIFEXITED(status) || WEXITSTATUS(status)) {
-		fprintf(stderr, "raid_rate: locked instructions could not be counted (status %#x)\n", (unsigned)status);
-		failed = true;
+	struct locked l = {.config = config};
+	int64_t steps = steps_count(locked_child, locked_look, &l);
+	failed = failed || steps < 0;
+	if (steps < 0)
 		return;
-	}
-	figure("raid.stripe.locked_instructions", (double)locked, "per stripe of 8+2", 0, 0, 0, false);
-	printf("{\"name\": \"raid.stripe.instructions\", \"value\": %llu, \"unit\": \"per stripe of 8+2\"}\n",
-		(unsigned long long)steps);
+	figure("raid.stripe.locked_instructions", (double)l.count, "per stripe of 8+2", 0, 0, 0, false);
+	printf("{\"name\": \"raid.stripe.instructions\", \"value\": %lld, \"unit\": \"per stripe of 8+2\"}\n",
+		(long long)steps);
 }
 
 /* ---- main ---- */
