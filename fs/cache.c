@@ -369,6 +369,7 @@ struct node *cache_node_new(struct fs *fs, unsigned level)
 	list_push_back(&t->dirty, &n->node);
 	t->dirty_count++;
 	t->nodes++;
+	t->fresh++;
 	return n;
 }
 
@@ -413,6 +414,7 @@ void cache_node_dead(struct fs *fs, struct node *n)
 		list_push_back(&t->dead, &n->node);
 		t->dead_count++;
 	} else {
+		t->fresh--;
 		free(n);
 	}
 }

@@ -178,6 +178,8 @@ static void freeze_node(struct plan *p, struct node *n, uint64_t generation)
 		p->next_run++;
 		p->next_node = 0;
 	}
+	if (!n->generation)
+		fs->tree.fresh--;
 	n->block = run_block(fs, &p->run[p->next_run], p->next_node++);
 	n->generation = generation;
 	struct node_disk *h = image_header(image);
@@ -198,7 +200,7 @@ static void freeze(struct plan *p, uint64_t generation)
 	struct tree *t = &fs->tree;
 	struct checkpoint *c = &fs->checkpoint;
 
-	space_freeze(fs);
+	assert(fs->space.left.count == 0);
 	p->next_run = p->next_node = 0;
 	if (t->root->state == NODE_DIRTY)
 		freeze_node(p, t->root, generation);
@@ -385,7 +387,8 @@ int checkpoint_run(struct fs *fs, bool clean)
 		c->count++;
 		fs->log.tail = c->log_position;
 		thaw(fs);
-		space_release(fs);
+		space_release_left(fs);
+		space_release_dropped(fs);
 		c->stuck = c->cleaned && fs->space.free <= had ? fs->space.free : UINT64_MAX;
 		if (c->cleaned && space_nodes_low(fs) && clean_due(fs) && c->wanted <= c->begun)
 			c->wanted = c->begun + 1;

@@ -9,7 +9,7 @@
  *   move     read the blocks (verified), write them in order of file and block into rows of the
  *            cleaner's own, and let one transaction point the extents to the new places where they
  *            still are as they were found
- *   free     a checkpoint, after which the emptied stripes are free
+ *   free     when that transaction is durable the emptied stripes are free (space.c)
  *
  * A round gains the holes of what it empties, less the padding of its last row; it goes on while
  * that is something. While there is time only stripes that are a quarter holes are worth it; when
@@ -47,6 +47,7 @@ struct round {
 	struct row_run run[RUNS];
 	struct extent_move move[ITEMS];
 	unsigned moved;
+	uint64_t seq, written;			    /* of the last transaction; blocks of rows filled in this round */
 	unsigned items, found, limit, owners, runs; /* limit: of items, by the rows that there are */
 	/* of the stripe that is looked at */
 	uint64_t stripe;
@@ -240,6 +241,7 @@ static int items_write(struct round *r)
 		if (rc)
 			return rc;
 		r->runs++;
+		r->written += (uint64_t)run->rows * g->k;
 		for (uint32_t i = 0; i < run->rows * g->k; i++) {
 			if (i >= left) {
 				r->slice[n++] = (struct slice){buf_zero(), 0, BLOCK_BYTES};
@@ -267,7 +269,8 @@ static int move_pass(struct tx *tx, void *arg)
 		uint64_t ino = r->item[i].ino;
 		unsigned n = 0;
 		for (; i < r->items && r->item[i].ino == ino; i++)
-			r->move[n++] = (struct extent_move){r->item[i].file_block, r->item[i].from, r->item[i].to};
+			r->move[n++] = (struct extent_move){
+				r->item[i].file_block, r->item[i].from, r->item[i].to, r->item[i].sum};
 		int rc = extents_move(tx, ino, r->move, n, &r->moved);
 		if (rc)
 			return rc;
@@ -285,7 +288,7 @@ static int items_move(struct round *r)
 	r->runs = 0;
 	int rc = items_write(r);
 	if (!rc)
-		rc = fs_transact(fs, move_pass, r, NULL);
+		rc = fs_transact(fs, move_pass, r, &r->seq);
 	for (unsigned i = 0; i < r->runs; i++)
 		space_rows_done(fs, &r->run[i]);
 	if (!rc)
@@ -320,8 +323,11 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 	return rc;
 }
 
-/* One round; *EMPTIED stripes are free after the next checkpoint. -ENOENT: there is none to choose. */
-static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
+/*
+ * One round; *EMPTIED stripes are free when it returns, and *GAINED blocks more than it filled. -ENOENT: there is none
+ * to choose.
+ */
+static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int64_t *gained)
 {
 	uint64_t victim[VICTIMS];
 	uint32_t all = fs->space.stripe_blocks,
@@ -330,9 +336,11 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
 	int rc = 0;
 
 	*emptied = 0;
+	*gained = 0;
 	if (!n)
 		return -ENOENT;
 	r->items = 0;
+	r->seq = r->written = 0;
 	r->stripe = UINT64_MAX;
 	while (!rc && done < n && !fs->failed && !fs->cleaner.stop) {
 		uint64_t room = space_cleaner_blocks(fs);
@@ -352,6 +360,9 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied)
 		if (live && (i < done || (i == done && rc == -EIO)))
 			space_stuck(fs, victim[i]);
 	}
+	*gained = (int64_t)*emptied * all - (int64_t)r->written;
+	if (r->seq && log_wait(fs, r->seq) == 0)
+		space_release_dropped(fs);
 	/* its rows were used up: what was emptied gives more */
 	return rc == -ENOSPC || rc == -EIO ? 0 : rc;
 }
@@ -375,23 +386,28 @@ static void cleaner_pass(struct fs *fs)
 	while (!c->stop && !fs->failed && space_low(fs)) {
 		uint64_t had = s->free;
 		unsigned emptied = 0;
+		int64_t gained = 0;
 		bool urgent = space_urgent(fs);
-		/* first what is free but for a checkpoint */
-		int rc = s->next.count ? 0 : cleaner_round(fs, r, &emptied);
+		int rc = cleaner_round(fs, r, &emptied, &gained);
 		c->rounds++;
-		if (!rc && !emptied && !s->next.count && ++idle < IDLE_ROUNDS)
+		c->freed_stripes += emptied;
+		if (!rc && gained > 0) {
+			idle = 0;
+			wait_queue_wake_all(&c->done); /* who found room meanwhile need not wait for the end */
+			continue;
+		}
+		if (!rc && !emptied && ++idle < IDLE_ROUNDS)
 			continue; /* stripes that nothing explains: they are not chosen again */
 		if (rc && rc != -ENOENT) {
 			log_warning("fs", "cleaning stopped filesystem=%s error=%d", volume_name(fs->volume), rc);
 			break;
 		}
+		/* with a checkpoint sparse stripes of nodes come back */
 		if (fs_checkpoint(fs))
 			break;
-		if (s->free > had) {
-			c->freed_stripes += s->free - had;
+		if (s->free > had)
 			idle = 0;
-		}
-		wait_queue_wake_all(&c->done); /* who found room meanwhile need not wait for the end */
+		wait_queue_wake_all(&c->done);
 		/* a checkpoint takes stripes for nodes too, so one that gained nothing says little */
 		if (rc || (s->free <= had && ++idle >= IDLE_ROUNDS)) {
 			c->stuck = true;
@@ -457,7 +473,7 @@ static bool cleaner_hopeless(const struct fs *fs)
 	const struct cleaner *c = &fs->cleaner;
 	const struct space *s = &fs->space;
 
-	return c->stuck && s->next.count == 0 && s->free + s->stripes / 256 >= c->stuck_free &&
+	return c->stuck && s->dropped.count == 0 && s->free + s->stripes / 256 >= c->stuck_free &&
 	       s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live &&
 	       (c->stuck_urgent || !space_urgent(fs));
 }

@@ -360,6 +360,7 @@ int extents_remove(struct tx *tx, uint64_t ino, uint64_t from, uint64_t *to, uns
 static const struct extent_move *move_find(
 	const struct cell *c, const struct version *v, uint64_t block, const struct extent_move *move, unsigned n)
 {
+	const struct extent e = {.sums = v->sums};
 	unsigned lo = 0;
 
 	if (v->hole || v->shared)
@@ -373,7 +374,8 @@ static const struct extent_move *move_find(
 			hi = mid;
 	}
 	for (; lo < n && move[lo].file_block == block; lo++)
-		if (move[lo].from == v->block + (block - c->first))
+		if (move[lo].from == v->block + (block - c->first) &&
+			move[lo].sum == extent_sum(&e, (uint32_t)(block - c->first)))
 			return &move[lo];
 	return NULL;
 }

@@ -140,6 +140,7 @@ struct tree {
 	size_t nodes;	    /* in memory, without spares */
 	size_t dirty_count, frozen_count, dead_count, spare_count, array_count;
 	size_t nodes_limit, dirty_limit;
+	size_t fresh;	/* of all nodes: without a place on the drives yet */
 	unsigned holds; /* eviction is off: of passes that found no end */
 	uint64_t stamp;
 	uint64_t checksum_errors, checksum_repairs;
@@ -286,9 +287,12 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
  * space.c
  */
 
-enum stripe_pending { PENDING_NONE, PENDING_NEXT, PENDING_NOW };
+enum stripe_pending { PENDING_NONE, PENDING_LOG, PENDING_ROOT };
+struct space_dropped {
+	uint64_t stripe, sequence;
+};
 struct space_list {
-	uint64_t *stripe;
+	struct space_dropped *of;
 	size_t count, room;
 };
 struct space_open {
@@ -305,17 +309,21 @@ struct space_flight {
 struct space {
 	uint64_t stripes, free, live_data, live_nodes; /* stripes free; blocks live */
 	uint64_t node_stripes, data_stripes;	       /* with anything live */
-	uint64_t reserve;			       /* free stripes that only nodes may take */
-	uint64_t cleaner_reserve;		       /* more of them that the cleaner may take too */
-	uint64_t padding;			       /* blocks: most that is kept for the padding of promised ones */
-	uint64_t promised;			       /* blocks */
+	uint64_t reserve_most;	  /* free stripes that only nodes may take: see space_reserve_stripes() */
+	uint64_t cleaner_reserve; /* more of them that the cleaner may take too */
+	uint64_t padding;	  /* blocks: most that is kept for the padding of promised ones */
+	uint64_t promised;	  /* blocks */
 	uint32_t stripe_blocks;
 	uint32_t *table; /* per stripe, as stripes_disk */
 	uint8_t *flags;	 /* per stripe: enum stripe_pending, open, in flight */
 	uint64_t cursor;
 	uint8_t *free_in; /* free stripes of each 64 */
 	struct space_open open[SPACE_CLASSES];
-	struct space_list next, now; /* fell to 0 after, before the last freeze */
+	struct space_list dropped; /* of data, fell to 0: free when that transaction is durable */
+	struct space_list left;	   /* of nodes, by the checkpoint that runs: free when its root is durable */
+	struct fiber_mutex release_lock;
+	struct wait_queue release_idle;
+	bool releasing, stopping; /* a fiber of its own gives back what is dropped */
 	struct space_flight flight[SPACE_FLIGHTS];
 	unsigned flights;
 };
@@ -323,6 +331,7 @@ int space_init(struct fs *fs);
 void space_fini(struct fs *fs);
 int space_load(struct fs *fs, struct error *err); /* from the tree */
 void space_set_reserve(struct fs *fs);
+uint64_t space_reserve_stripes(const struct fs *fs); /* free ones that only checkpoints may take now */
 static inline uint32_t stripe_live(uint32_t value)
 {
 	return value & STRIPE_LIVE_MASK;
@@ -333,11 +342,14 @@ static inline enum stripe_class stripe_class(uint32_t value)
 }
 int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe_class class); /* -EIO */
 int space_lists_ensure(struct fs *fs, size_t more);
-/* Applies, returns the new value for the tree. Node stripes that fall to 0 belong to the checkpoint that freezes now.
+/*
+ * Applies, returns the new value for the tree. Called before the transaction is in the log. Node stripes that fall to 0
+ * belong to the checkpoint that freezes now.
  */
 uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
 bool space_nodes_low(const struct fs *fs); /* the tree may not grow any more */
 bool space_low(const struct fs *fs);	   /* time to clean */
+extern uint64_t space_low_extra;	   /* also when less than so many stripes are free: for tests */
 bool space_urgent(const struct fs *fs);	   /* writers may have to wait for it */
 bool space_has_room(const struct fs *fs);  /* they need not */
 /* The sparsest stripes of CLASS with at most MOST live blocks, MAX of them, into VICTIM in ascending order of live
@@ -345,8 +357,10 @@ bool space_has_room(const struct fs *fs);  /* they need not */
 unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max);
 uint64_t space_cleaner_blocks(const struct fs *fs); /* that the cleaner can write now */
 void space_stuck(struct fs *fs, uint64_t stripe);   /* could not be emptied: not a victim until its count changes */
-void space_freeze(struct fs *fs);		    /* next becomes now */
-void space_release(struct fs *fs);		    /* the root is durable: now becomes free. Waits (discards) */
+void space_release_left(struct fs *fs);		    /* the root is durable. Waits (discards) */
+void space_release_dropped(struct fs *fs);	    /* as far as the log is durable. Waits (reads, discards) */
+void space_durable(struct fs *fs); /* the log is durable up to here: the same in the background. No wait */
+void space_stop(struct fs *fs);	   /* ends that; before the upper half goes. Waits */
 
 /* ------------------------------------------------------------------------------------------------
  * checkpoint.c and mount.c

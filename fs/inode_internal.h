@@ -249,9 +249,11 @@ int extents_edit(struct tx *tx, uint64_t ino, const struct extent_edit *edit, un
 /* Blocks FROM..*TO go, from the end, LIMIT extents at most: *TO becomes the end of what is left to do (FROM: nothing).
  */
 int extents_remove(struct tx *tx, uint64_t ino, uint64_t from, uint64_t *to, unsigned limit, uint64_t *dropped);
-/* Blocks that lie at FROM still, in whatever version, lie at TO. The N moves ascend by block of the file. */
+/* Blocks that lie at FROM still with the same SUM, in whatever version, lie at TO. The N moves ascend by block of the
+ * file. */
 struct extent_move {
 	uint64_t file_block, from, to;
+	uint32_t sum; /* FROM may have been given back meanwhile, and hold something newer of the same file */
 };
 int extents_move(struct tx *tx, uint64_t ino, const struct extent_move *move, unsigned n, unsigned *moved);
 /* FN sees the places of blocks *BLOCK..END in all versions, until it returns false; *BLOCK is where to go on. */

@@ -307,6 +307,7 @@ static void writer(void *arg)
 			list_push_back(&log->idle, &first->node);
 			wait_queue_wake_all(&first->done);
 		}
+		space_durable(fs);
 		if (log->kicked || log->stop)
 			wait_queue_wake_all(&log->work);
 		/* more than half: begin to make room while there still is some */

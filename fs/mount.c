@@ -263,6 +263,7 @@ static int fs_stop(struct fs *fs, bool clean)
 		rc = checkpoint_run(fs, true);
 	if (fs->log.writers)
 		log_stop(fs);
+	space_stop(fs);
 	return rc;
 }
 
@@ -467,6 +468,7 @@ static void unmount_home(void *arg)
 	if (!fs->read_only && !fs->failed)
 		u->rc = files_flush_all(fs);
 	cleaner_stop(fs); /* it reads through the upper half */
+	space_stop(fs);
 	int rc = files_unmount(fs);
 	if (!u->rc)
 		u->rc = rc;

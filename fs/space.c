@@ -4,11 +4,14 @@
  * The table in memory has four bytes per stripe: live blocks and class, as in KEY_STRIPES, from which
  * it is loaded. It changes in apply, together with the tree.
  *
- * A stripe is free when nothing in it is live, no rows of it are being filled, and no durable tree
- * needs it. So one whose count falls to 0 first joins a list: NEXT when a transaction did it, since the
- * tree on the drives still names its blocks until the checkpoint after next freeze is durable; NOW when the
- * freezing checkpoint did it, whose own root is the one that needs it no more. A freeze makes NEXT to
- * NOW, and the durable root makes NOW free.
+ * A stripe is free when nothing in it is live, no rows of it are being filled, and nothing that a mount would
+ * find needs it. So one whose count falls to 0 first joins a list:
+ *
+ *   DROPPED  of data: free when the transaction that did it is durable in the log. The tree on the drives may name
+ *            its blocks still, but who mounts that tree replays the log over it before anybody reads a block.
+ *            So space comes back without a checkpoint, which a cleaner would need all the time. Readers that saw the
+ *            blocks before are waited for (files_read_barrier())
+ *   LEFT     of nodes, by the checkpoint that freezes: free when its root is durable, which needs them no more
  *
  *   in a list, open or in flight, live   ->  not free
  *   flags all clear and live == 0        ->  free
@@ -16,9 +19,10 @@
  * Streams, small writes and nodes fill stripes of their own, row by row. The rows that were not
  * filled when a file system stops stay unused until their stripe is free again.
  *
- * Reserves: RESERVE stripes are taken by checkpoints only, so that a full file system can still
- * delete, and some more by them and the cleaner. When a third of that is gone nothing may make the
- * tree larger. One tenth of all is not shown to users.
+ * Reserves: as many stripes as two checkpoints could need are taken by checkpoints only, so that a full
+ * file system can still delete, and some more by them and the cleaner. A checkpoint needs room for the
+ * nodes that are dirty: for the whole tree at worst, and so many nodes as may be dirty at most. When
+ * a third of that is gone nothing may make the tree larger. One tenth of all is not shown to users.
  */
 #include <stdlib.h>
 
@@ -78,6 +82,8 @@ int space_init(struct fs *fs)
 	s->free_in = calloc(s->stripes / STRIPES_PER_KEY + 1, 1);
 	if (!s->table || !s->flags || !s->free_in)
 		return -ENOMEM;
+	fiber_mutex_init(&s->release_lock);
+	wait_queue_init(&s->release_idle);
 	s->free = s->stripes;
 	for (uint64_t g = 0; g * STRIPES_PER_KEY < s->stripes; g++) {
 		uint64_t left = s->stripes - g * STRIPES_PER_KEY;
@@ -92,8 +98,8 @@ void space_fini(struct fs *fs)
 	free(s->table);
 	free(s->flags);
 	free(s->free_in);
-	free(s->next.stripe);
-	free(s->now.stripe);
+	free(s->dropped.of);
+	free(s->left.of);
 }
 
 /* Dirty nodes are bounded so that two checkpoints fit into the reserve, and their records into the log's margin. */
@@ -104,21 +110,33 @@ void space_set_reserve(struct fs *fs)
 	uint64_t per = s->stripe_blocks / NODE_BLOCKS;
 	uint64_t limit = t->nodes_limit / 2;
 
-	if (limit > s->stripes * per / 64)
-		limit = s->stripes * per / 64;
+	if (limit > s->stripes * per / 32)
+		limit = s->stripes * per / 32;
 	if (limit > DIRTY_MOST)
 		limit = DIRTY_MOST;
 	if (limit < 32)
 		limit = 32;
 	t->dirty_limit = limit;
-	s->reserve = 2 * ((limit + per - 1) / per) + 3;
-	s->cleaner_reserve = 4 + s->stripes / 64;
-	s->padding = s->stripes * s->stripe_blocks / 20;
+	s->reserve_most = 2 * ((limit + per - 1) / per) + 3;
+	s->cleaner_reserve = 4 + s->stripes / 128;
+	s->padding = s->stripes * s->stripe_blocks / 40;
 	if (s->padding > PADDING_MOST)
 		s->padding = PADDING_MOST;
 	fs->log.margin = ((limit + limit / per + 1024) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
 	if (fs->log.margin > fs->log.capacity / 8)
 		fs->log.margin = fs->log.capacity / 8;
+}
+
+#define RESERVE_FRESH 128u /* nodes that a tree may grow by before anybody looks again */
+
+uint64_t space_reserve_stripes(const struct fs *fs)
+{
+	const struct space *s = &fs->space;
+	uint64_t per = s->stripe_blocks / NODE_BLOCKS;
+	uint64_t nodes = s->live_nodes / NODE_BLOCKS + fs->tree.fresh + RESERVE_FRESH;
+	uint64_t stripes = 2 * ((nodes + per - 1) / per) + 3;
+
+	return stripes < s->reserve_most ? stripes : s->reserve_most;
 }
 
 int space_load(struct fs *fs, struct error *err)
@@ -174,29 +192,34 @@ int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe
 
 int space_lists_ensure(struct fs *fs, size_t more)
 {
-	struct space_list *list[2] = {&fs->space.next, &fs->space.now};
+	struct space_list *list[2] = {&fs->space.dropped, &fs->space.left};
 
 	for (int i = 0; i < 2; i++) {
 		if (list[i]->count + more <= list[i]->room)
 			continue;
 		size_t room = 2 * list[i]->room + more + 64;
-		uint64_t *stripe = realloc(list[i]->stripe, room * sizeof(uint64_t));
-		if (!stripe)
+		struct space_dropped *of = realloc(list[i]->of, room * sizeof(*of));
+		if (!of)
 			return -ENOMEM;
-		list[i]->stripe = stripe;
+		list[i]->of = of;
 		list[i]->room = room;
 	}
 	return 0;
 }
 
-static void pending_add(struct space *s, uint64_t stripe, enum stripe_pending when)
+static void pending_add(struct space *s, uint64_t stripe, enum stripe_pending when, uint64_t sequence)
 {
-	struct space_list *list = when == PENDING_NEXT ? &s->next : &s->now;
+	struct space_list *list = when == PENDING_LOG ? &s->dropped : &s->left;
 
-	if ((s->flags[stripe] & FLAG_PENDING) == when)
+	if ((s->flags[stripe] & FLAG_PENDING) == when) {
+		/* rare: it was being filled when it fell to 0 the first time */
+		for (size_t i = 0; i < list->count; i++)
+			if (list->of[i].stripe == stripe)
+				list->of[i].sequence = sequence;
 		return;
+	}
 	assert(list->count < list->room);
-	list->stripe[list->count++] = stripe;
+	list->of[list->count++] = (struct space_dropped){stripe, sequence};
 	flag(s, stripe, FLAG_PENDING, (uint8_t)when);
 }
 
@@ -211,9 +234,9 @@ uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum s
 		/* a replayed record of a checkpoint belongs to the tree that is mounted: nobody needs what it dropped
 		 */
 		if (class == STRIPE_DATA)
-			pending_add(s, stripe, PENDING_NEXT);
+			pending_add(s, stripe, PENDING_LOG, replay ? 0 : fs->log.sequence + 1);
 		else if (!replay)
-			pending_add(s, stripe, PENDING_NOW);
+			pending_add(s, stripe, PENDING_ROOT, 0);
 	}
 	bool was = is_free(s, stripe);
 	s->flags[stripe] = (uint8_t)(s->flags[stripe] & ~FLAG_STUCK);
@@ -224,53 +247,113 @@ uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum s
 	return value;
 }
 
-void space_freeze(struct fs *fs)
+static int dropped_compare(const void *va, const void *vb)
 {
-	struct space *s = &fs->space;
-	struct space_list was = s->now;
-
-	/* NOW is empty: space_release() of the checkpoint before came first */
-	assert(was.count == 0);
-	s->now = s->next;
-	s->next = was;
-	for (size_t i = 0; i < s->now.count; i++)
-		if ((s->flags[s->now.stripe[i]] & FLAG_PENDING) == PENDING_NEXT)
-			flag(s, s->now.stripe[i], FLAG_PENDING, PENDING_NOW);
+	const struct space_dropped *a = va, *b = vb;
+	return a->stripe < b->stripe ? -1 : a->stripe > b->stripe;
 }
 
-static int stripe_compare(const void *va, const void *vb)
-{
-	const uint64_t *a = va, *b = vb;
-	return *a < *b ? -1 : *a > *b;
-}
-
-void space_release(struct fs *fs)
+/* The stripes of the first N in the list are let go: those that are still empty are free, after a discard. Waits. */
+static void stripes_release(struct fs *fs, struct space_dropped *of, size_t n)
 {
 	struct space *s = &fs->space;
 	uint64_t start = 0, count = 0;
+	size_t empty = 0;
 
-	/* who saw a block before it was dropped may still be reading it */
-	if (s->now.count)
-		files_read_barrier(fs);
-	qsort(s->now.stripe, s->now.count, sizeof(uint64_t), stripe_compare);
-	for (size_t i = 0; i <= s->now.count; i++) {
-		uint64_t stripe = i < s->now.count ? s->now.stripe[i] : 0;
-		bool mine = i < s->now.count && (s->flags[stripe] & FLAG_PENDING) == PENDING_NOW;
-		bool drop = mine && s->table[stripe] == 0 && !(s->flags[stripe] & (FLAG_OPEN | FLAG_BUSY));
-		if (count && (!drop || stripe != start + count)) {
+	/* at one instant, without a wait: after it nothing happens to an empty one that is in a list */
+	for (size_t i = 0; i < n; i++) {
+		if (s->table[of[i].stripe] == 0 && !(s->flags[of[i].stripe] & (FLAG_OPEN | FLAG_BUSY)))
+			of[empty++] = of[i];
+		else
+			flag(s, of[i].stripe, FLAG_PENDING, 0);
+	}
+	qsort(of, empty, sizeof(of[0]), dropped_compare);
+	for (size_t i = 0; i <= empty; i++) {
+		if (count && (i == empty || of[i].stripe != start + count)) {
 			volume_discard(fs->volume, start, count); /* advice: an error costs nothing */
 			for (uint64_t j = start; j < start + count; j++)
 				flag(s, j, FLAG_PENDING, 0);
 			count = 0;
 		}
-		if (drop) {
-			if (!count++)
-				start = stripe;
-		} else if (mine) {
-			flag(s, stripe, FLAG_PENDING, 0);
-		}
+		if (i < empty && !count++)
+			start = of[i].stripe;
 	}
-	s->now.count = 0;
+}
+
+void space_release_left(struct fs *fs)
+{
+	struct space_list *left = &fs->space.left;
+
+	/* checkpoints run one at a time: nobody adds meanwhile */
+	stripes_release(fs, left->of, left->count);
+	left->count = 0;
+}
+
+static bool dropped_durable(const struct fs *fs)
+{
+	const struct space_list *d = &fs->space.dropped;
+
+	for (size_t i = 0; i < d->count; i++)
+		if (d->of[i].sequence <= fs->log.durable)
+			return true;
+	return false;
+}
+
+void space_release_dropped(struct fs *fs)
+{
+	struct space *s = &fs->space;
+	struct space_dropped *go = NULL;
+	size_t n = 0, kept = 0;
+
+	fiber_lock(&s->release_lock);
+	if (!fs->failed && dropped_durable(fs)) {
+		uint64_t durable = fs->log.durable;
+		/* who saw a block before it was dropped may still be reading it */
+		files_read_barrier(fs);
+		go = malloc(s->dropped.count * sizeof(*go));
+		for (size_t i = 0; i < s->dropped.count; i++) {
+			if (go && s->dropped.of[i].sequence <= durable)
+				go[n++] = s->dropped.of[i];
+			else
+				s->dropped.of[kept++] = s->dropped.of[i];
+		}
+		s->dropped.count = kept;
+		if (n)
+			stripes_release(fs, go, n);
+		free(go);
+	}
+	fiber_unlock(&s->release_lock);
+}
+
+static void release_fiber(void *arg)
+{
+	struct fs *fs = arg;
+	struct space *s = &fs->space;
+
+	for (size_t had = SIZE_MAX; !fs->failed && !s->stopping && dropped_durable(fs) && s->dropped.count != had;) {
+		had = s->dropped.count;
+		space_release_dropped(fs);
+	}
+	s->releasing = false;
+	wait_queue_wake_all(&s->release_idle);
+}
+
+void space_durable(struct fs *fs)
+{
+	struct space *s = &fs->space;
+
+	if (s->releasing || s->stopping || !s->dropped.count || fs->read_only || fs->failed || !dropped_durable(fs))
+		return;
+	s->releasing = true;
+	if (fiber_spawn(release_fiber, fs))
+		s->releasing = false; /* no fiber: the next time */
+}
+
+void space_stop(struct fs *fs)
+{
+	fs->space.stopping = true;
+	while (fs->space.releasing)
+		wait_queue_wait(&fs->space.release_idle, NEVER);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -321,8 +404,8 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 	struct space_open *open = &s->open[class];
 	uint32_t strip = fs->geometry.strip_blocks;
 	uint64_t leave = class == SPACE_NODES	  ? 0
-			 : class == SPACE_CLEANER ? s->reserve
-						  : s->reserve + s->cleaner_reserve;
+			 : class == SPACE_CLEANER ? space_reserve_stripes(fs)
+						  : space_reserve_stripes(fs) + s->cleaner_reserve;
 	bool can_open = s->free > leave;
 
 	if (class != SPACE_NODES && s->flights == SPACE_FLIGHTS)
@@ -387,32 +470,36 @@ void space_rows_done(struct fs *fs, const struct row_run *run)
 /* Two thirds of the reserve are left at least: enough for two checkpoints, of which each frees stripes. */
 bool space_nodes_low(const struct fs *fs)
 {
-	return fs->space.free < fs->space.reserve * 2 / 3;
+	return fs->space.free < space_reserve_stripes(fs) * 2 / 3;
 }
 
 /* Free stripes that files may have. */
-static uint64_t space_spare(const struct space *s)
+static uint64_t space_spare(const struct fs *fs)
 {
-	uint64_t leave = s->reserve + s->cleaner_reserve;
+	const struct space *s = &fs->space;
+	uint64_t leave = space_reserve_stripes(fs) + s->cleaner_reserve;
 	return s->free > leave ? s->free - leave : 0;
 }
+
+uint64_t space_low_extra;
 
 bool space_low(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	return space_spare(s) * s->stripe_blocks < s->padding * 3 / 2 + 4ull * s->stripe_blocks;
+	return space_spare(fs) < space_low_extra ||
+	       space_spare(fs) * s->stripe_blocks < s->padding * 3 / 2 + 4ull * s->stripe_blocks;
 }
 
 bool space_urgent(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	return space_spare(s) < 3 + s->stripes / 32 && space_spare(s) * s->stripe_blocks < PADDING_MOST;
+	return space_spare(fs) < 3 + s->stripes / 32 && space_spare(fs) * s->stripe_blocks < PADDING_MOST;
 }
 
 bool space_has_room(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	return space_spare(s) * s->stripe_blocks > s->padding + 2ull * s->stripe_blocks;
+	return space_spare(fs) * s->stripe_blocks > s->padding + 2ull * s->stripe_blocks;
 }
 
 static uint64_t open_rest(const struct fs *fs, enum space_class class)
@@ -424,7 +511,8 @@ static uint64_t open_rest(const struct fs *fs, enum space_class class)
 uint64_t space_cleaner_blocks(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	return (s->free > s->reserve ? s->free - s->reserve : 0) * s->stripe_blocks + open_rest(fs, SPACE_CLEANER);
+	uint64_t leave = space_reserve_stripes(fs);
+	return (s->free > leave ? s->free - leave : 0) * s->stripe_blocks + open_rest(fs, SPACE_CLEANER);
 }
 
 unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max)
@@ -465,13 +553,13 @@ static uint64_t space_shown(const struct space *s)
 
 /*
  * A row may carry one block only, and a promise cannot know: padding is counted at its worst, up to a
- * twentieth of all or 4 GiB.
+ * fortieth of all or 4 GiB.
  */
 int space_reserve(struct fs *fs, uint64_t blocks)
 {
 	struct space *s = &fs->space;
 	uint64_t want = s->promised + blocks, all = s->stripes * s->stripe_blocks;
-	uint64_t room = space_spare(s) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
+	uint64_t room = space_spare(fs) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
 	uint64_t pad = want * (fs->geometry.k - 1);
 
 	if (blocks > all)
