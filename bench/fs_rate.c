@@ -739,6 +739,7 @@ int main(int argc, char **argv)
 	if (long_form)
 		config.arena_bytes = 4ull << 30;
 	atomic_store(&log_threshold, LOG_WARNING);
+	log_open(false);
 	if (wanted("lookup"))
 		lookup_measure(&config);
 	if (!(only && strcmp(only, "lookup") == 0) && core_main(&config, bench_main, NULL, &err)) {

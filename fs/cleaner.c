@@ -72,8 +72,7 @@ static int owners_pass(struct tx *tx, void *arg)
 
 	r->owners = 0;
 	r->more = true;
-	while (r->owners < OWNERS) {
-		struct summary_disk d;
+	while (r->owners + SUMMARY_MAX <= OWNERS) {
 		const void *val;
 		size_t len;
 		int rc = tx_next(tx, &key, &val, &len);
@@ -83,10 +82,10 @@ static int owners_pass(struct tx *tx, void *arg)
 		}
 		if (rc)
 			return rc;
-		if (len == sizeof(d)) {
-			memcpy(&d, val, sizeof(d));
+		for (unsigned i = 0; i < summary_runs(len); i++) {
+			struct summary_disk d = summary_run(val, i);
 			r->owner[r->owners++] =
-				(struct owner){le64_get(d.ino), le64_get(d.file_block), le32_get(d.count)};
+				(struct owner){le64_get(d.ino), le64_get(d.file_block), le16_get(d.count)};
 		}
 		key.snap++; /* the one of FS_SHARED_INO may stand beside it */
 		r->found_next = key;

@@ -119,7 +119,6 @@ static bool put_state(struct dump *d, const struct fs_key *key, size_t len)
 
 static bool put_global(struct dump *d, const struct fs_key *key, size_t len)
 {
-	const struct summary_disk *summary = (const void *)d->value;
 	const struct counters_disk *counters = (const void *)d->value;
 	const struct reply_disk *reply = (const void *)d->value;
 	uint64_t created;
@@ -135,11 +134,12 @@ static bool put_global(struct dump *d, const struct fs_key *key, size_t len)
 		put(d, "count=%" PRIu64 " references=%u", created - key->off, refs);
 		return true;
 	case KEY_SUMMARY:
-		if (len != sizeof(*summary))
-			return false;
-		put(d, "ino=%" PRIu64 " block=%" PRIu64 " count=%u", le64_get(summary->ino),
-			le64_get(summary->file_block), le32_get(summary->count));
-		return true;
+		for (unsigned i = 0; i < summary_runs(len); i++) {
+			struct summary_disk s = summary_run(d->value, i);
+			put(d, "%sino=%" PRIu64 " block=%" PRIu64 " count=%u ahead=%u", i ? " " : "", le64_get(s.ino),
+				le64_get(s.file_block), le16_get(s.count), le16_get(s.ahead));
+		}
+		return summary_runs(len) > 0;
 	case KEY_SNAPSHOT:
 		if (key->off == 0) {
 			put(d, "stamp=%u", fs_stamp(d->fs));

@@ -261,6 +261,17 @@ static int cell_edit_part(struct edits *s, const struct cell *c, uint64_t from, 
 	return older->hole ? 0 : piece_put(s->tx, s->ino, stamp, from, (uint32_t)(to - from), 0, NULL);
 }
 
+/* Will a record be written under the key of C's last version, by its first part or by an edit that begins with it? */
+static bool cell_stays(const struct edits *s, const struct cell *c)
+{
+	const struct extent_edit *e = &s->edit[s->i];
+
+	if (s->i == s->n || e->first > c->first)
+		return s->i < s->n;
+	return e->first == c->first && s->run == c->first && (e->sums || e->shared) &&
+	       c->v[c->versions - 1].stamp == s->floor;
+}
+
 /* All edits that meet C. */
 static int cell_edit(struct edits *s, const struct cell *c)
 {
@@ -268,10 +279,11 @@ static int cell_edit(struct edits *s, const struct cell *c)
 	uint32_t stamp = c->v[c->versions - 1].stamp;
 	int r = 0;
 
-	if (stamp >= s->floor) {
+	/* nothing takes its place, or what does has another key */
+	if (stamp >= s->floor && !cell_stays(s, c)) {
 		struct fs_key key = {.ino = c->ino, .type = KEY_EXTENT, .off = c->first, .snap = stamp};
 
-		r = tx_delete_any(s->tx, &key); /* if nothing takes its place */
+		r = tx_delete_any(s->tx, &key);
 	}
 	while (r == 0 && pos < end) {
 		const struct extent_edit *e = s->i < s->n ? &s->edit[s->i] : NULL;

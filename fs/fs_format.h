@@ -7,6 +7,7 @@
 #define FURROW_FS_FS_FORMAT_H
 
 #include <assert.h>
+#include <string.h>
 
 #include "core/core.h"
 #include "fs/tree_internal.h"
@@ -14,9 +15,11 @@
 
 #define FS_FORMAT_VERSION 1u
 /* Features that a reader must know to read at all, to write, or not at all. */
-#define FS_INCOMPAT_SNAPSHOTS 1u /* keys of inodes may have versions */
-#define FS_INCOMPAT_CLONES 2u	 /* extents may refer to shared ones */
-#define FS_INCOMPAT_KNOWN (FS_INCOMPAT_SNAPSHOTS | FS_INCOMPAT_CLONES)
+#define FS_INCOMPAT_SNAPSHOTS 1u		  /* keys of inodes may have versions */
+#define FS_INCOMPAT_CLONES 2u			  /* extents may refer to shared ones */
+#define FS_INCOMPAT_SUMMARIES 0x10u		  /* KEY_SUMMARY may have several runs */
+#define FS_INCOMPAT_WRITTEN FS_INCOMPAT_SUMMARIES /* set by every mount that writes */
+#define FS_INCOMPAT_KNOWN (FS_INCOMPAT_SNAPSHOTS | FS_INCOMPAT_CLONES | FS_INCOMPAT_WRITTEN)
 #define FS_RO_COMPAT_KNOWN 0u
 
 /* ------------------------------------------------------------------------------------------------
@@ -161,10 +164,28 @@ _Static_assert(sizeof(struct stripes_disk) == 256, "stripes_disk");
 #define STRIPE_CLASS_SHIFT 24
 
 /* KEY_SUMMARY; off: first block of a run of blocks; snap 1: of FS_SHARED_INO. A hint: the owner's extent decides */
+/*
+ * KEY_SUMMARY; off: the first block of a run of blocks. As many of these as one transaction filled in the stripe, up to
+ * SUMMARY_MAX. A hint: the owner's extent decides.
+ */
+#define SUMMARY_MAX 64u
 struct summary_disk {
 	le64 ino, file_block;
-	le32 count;
+	le16 count, ahead; /* the run begins so many blocks behind that of the key */
 };
 _Static_assert(sizeof(struct summary_disk) == 20, "summary_disk");
+/* How many runs a value of LEN bytes has; 0: it makes no sense. */
+static inline unsigned summary_runs(size_t len)
+{
+	return len % sizeof(struct summary_disk) || len > SUMMARY_MAX * sizeof(struct summary_disk)
+		       ? 0
+		       : (unsigned)(len / sizeof(struct summary_disk));
+}
+static inline struct summary_disk summary_run(const void *val, unsigned i)
+{
+	struct summary_disk d;
+	memcpy(&d, (const uint8_t *)val + i * sizeof(d), sizeof(d));
+	return d;
+}
 
 #endif

@@ -201,6 +201,7 @@ struct tx_op {
 	int32_t delta;
 	uint32_t order;
 };
+#define FILLED_STRIPES 64u
 struct tx {
 	struct fs *fs;
 	uint8_t *record; /* as it goes to the log, with its header */
@@ -223,6 +224,15 @@ struct tx {
 	struct pkey miss;
 	uint64_t checkpoint; /* tag of the record */
 	struct list_node node;
+	/* gathers what the pass says of blocks one after the other: one operation for each stripe (tx_blocks_end()) */
+	struct {
+		uint64_t stripe, block; /* of the summary's key */
+		int32_t added;
+		bool shared; /* owned by FS_SHARED_INO */
+		unsigned runs, emptied;
+		struct summary_disk run[SUMMARY_MAX];
+		uint64_t was_empty[FILLED_STRIPES];
+	} filled;
 };
 struct tx *tx_new(struct fs *fs); /* NULL: no memory */
 void tx_free(struct tx *tx);

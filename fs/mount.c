@@ -316,6 +316,7 @@ int fs_create(struct volume *volume, const struct fs_create_options *options, st
 	fs->verifier = random64();
 	fs->created_ns = wall_ns();
 	fs->mounts = 1;
+	fs->incompat = FS_INCOMPAT_WRITTEN;
 	fs->log.chain = checksum64(&fs->uuid, sizeof(fs->uuid), 0);
 	struct tree_need need = {.nodes = 1};
 	while ((rc = tree_spares_ensure(fs, &need, false)) == -EAGAIN)
@@ -422,6 +423,7 @@ int fs_mount(struct volume *volume, const struct fs_mount_options *options, stru
 	free(r);
 	if (!rc && !fs->read_only) {
 		fs->mounts++;
+		fs->incompat |= FS_INCOMPAT_WRITTEN;
 		rc = root_write(fs, false);
 		if (!rc)
 			rc = fs_start(fs);

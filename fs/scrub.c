@@ -25,6 +25,7 @@ struct stripe_check {
 	/* data stripes */
 	struct live_block *block;
 	struct fs_key next;
+	unsigned next_run; /* of the summary there */
 	struct owner_seen {
 		uint64_t ino, file_block;
 		uint32_t count;
@@ -34,7 +35,7 @@ struct stripe_check {
 	uint64_t found;
 };
 
-/* The next summary of the stripe. */
+/* The next run that the summaries of the stripe tell of. */
 static int owner_pass(struct tx *tx, void *arg)
 {
 	struct stripe_check *c = arg;
@@ -43,7 +44,6 @@ static int owner_pass(struct tx *tx, void *arg)
 
 	c->owner.valid = false;
 	for (;;) {
-		struct summary_disk d;
 		const void *val;
 		size_t len;
 		int rc = tx_next(tx, &key, &val, &len);
@@ -51,15 +51,16 @@ static int owner_pass(struct tx *tx, void *arg)
 			return 0;
 		if (rc)
 			return rc;
-		if (len == sizeof(d)) {
-			memcpy(&d, val, sizeof(d));
+		if (key.off != c->next.off || key.snap != c->next.snap)
+			c->next_run = 0;
+		c->next = key;
+		if (c->next_run < summary_runs(len)) {
+			struct summary_disk d = summary_run(val, c->next_run++);
 			c->owner =
-				(struct owner_seen){le64_get(d.ino), le64_get(d.file_block), le32_get(d.count), true};
-			key.snap++; /* the one of FS_SHARED_INO may stand beside it */
-			c->next = key;
+				(struct owner_seen){le64_get(d.ino), le64_get(d.file_block), le16_get(d.count), true};
 			return 0;
 		}
-		key.snap++;
+		key.snap++; /* the one of FS_SHARED_INO may stand beside it */
 	}
 }
 

@@ -92,6 +92,8 @@ void tx_reset(struct tx *tx)
 	tx->shares = 0;
 	tx->missed = false;
 	tx->snap = 0;
+	tx->filled.added = 0;
+	tx->filled.runs = tx->filled.emptied = 0;
 }
 
 struct fs *tx_fs(struct tx *tx)
@@ -389,6 +391,33 @@ int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_c
 	return 0;
 }
 
+/* Queues what was said of the stripe that is being filled. */
+static int tx_blocks_end(struct tx *tx)
+{
+	int32_t added = tx->filled.added;
+	unsigned runs = tx->filled.runs;
+	int rc = 0;
+
+	tx->filled.added = 0;
+	tx->filled.runs = 0;
+	if (added)
+		rc = tx_stripe_delta(tx, tx->filled.stripe, added, STRIPE_DATA);
+	if (!rc && runs) {
+		struct fs_key key = {.type = KEY_SUMMARY, .off = tx->filled.block, .snap = tx->filled.shared};
+		rc = tx_put(tx, &key, tx->filled.run, runs * sizeof(tx->filled.run[0]));
+	}
+	return rc;
+}
+
+/* What follows is of STRIPE. */
+static int tx_blocks_turn(struct tx *tx, uint64_t stripe)
+{
+	int rc = tx->filled.stripe == stripe ? 0 : tx_blocks_end(tx);
+
+	tx->filled.stripe = stripe;
+	return rc;
+}
+
 static int tx_blocks(struct tx *tx, uint64_t block, uint32_t count, int sign)
 {
 	const struct volume_geometry *g = &tx->fs->geometry;
@@ -401,7 +430,13 @@ static int tx_blocks(struct tx *tx, uint64_t block, uint32_t count, int sign)
 	while (count) {
 		uint64_t in = block % per;
 		uint32_t now = per - in < count ? (uint32_t)(per - in) : count;
-		int rc = tx_stripe_delta(tx, block / per, sign * (int32_t)now, STRIPE_DATA);
+		int rc;
+		if (sign > 0) {
+			rc = tx_blocks_turn(tx, block / per);
+			tx->filled.added += (int32_t)now;
+		} else {
+			rc = tx_stripe_delta(tx, block / per, -(int32_t)now, STRIPE_DATA);
+		}
 		if (rc)
 			return rc;
 		block += now;
@@ -436,6 +471,32 @@ int tx_share(struct tx *tx, uint64_t first, uint64_t count, int32_t delta)
 	return 0;
 }
 
+/* What an earlier life of STRIPE left goes with the first transaction of a new one. */
+static int summaries_drop(struct tx *tx, uint64_t stripe)
+{
+	uint64_t per = tx->fs->space.stripe_blocks;
+	struct fs_key key = {.type = KEY_SUMMARY, .off = stripe * per};
+
+	if (stripe_live(tx->fs->space.table[stripe]) || tx->filled.emptied == FILLED_STRIPES)
+		return 0;
+	for (unsigned i = 0; i < tx->filled.emptied; i++)
+		if (tx->filled.was_empty[i] == stripe)
+			return 0;
+	tx->filled.was_empty[tx->filled.emptied++] = stripe;
+	for (;;) {
+		const void *val;
+		size_t len;
+		int rc = tx_next_any(tx, &key, &val, &len);
+		if (rc == -ENOENT || (!rc && (key.ino || key.type != KEY_SUMMARY || key.off >= (stripe + 1) * per)))
+			return 0;
+		if (!rc)
+			rc = tx_delete_any(tx, &key);
+		if (rc)
+			return rc;
+		key.snap++;
+	}
+}
+
 int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block)
 {
 	uint64_t per = tx->fs->space.stripe_blocks;
@@ -443,11 +504,21 @@ int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, 
 	/* each stripe's own: who empties one looks at its summaries only */
 	while (count) {
 		uint32_t now = per - block % per < count ? (uint32_t)(per - block % per) : count;
-		struct fs_key key = {.type = KEY_SUMMARY, .off = block, .snap = ino == FS_SHARED_INO};
-		struct summary_disk d = {le64_put(ino), le64_put(file_block), le32_put(now)};
-		int rc = tx_put(tx, &key, &d, sizeof(d));
+		int rc = tx_blocks_turn(tx, block / per);
+		if (!rc)
+			rc = summaries_drop(tx, block / per);
+		if (!rc && tx->filled.runs &&
+			(tx->filled.runs == SUMMARY_MAX || block < tx->filled.block ||
+				tx->filled.shared != (ino == FS_SHARED_INO)))
+			rc = tx_blocks_end(tx);
 		if (rc)
 			return rc;
+		if (!tx->filled.runs) {
+			tx->filled.block = block;
+			tx->filled.shared = ino == FS_SHARED_INO;
+		}
+		tx->filled.run[tx->filled.runs++] = (struct summary_disk){le64_put(ino), le64_put(file_block),
+			le16_put((uint16_t)now), le16_put((uint16_t)(block - tx->filled.block))};
 		block += now;
 		file_block += now;
 		count -= now;
@@ -653,6 +724,8 @@ static int tx_run(struct tx *tx, tx_pass *pass, void *arg)
 		int rc = pass(tx, arg);
 		if (!rc && tx->shares)
 			rc = shares_resolve(tx);
+		if (!rc && !tx->missed)
+			rc = tx_blocks_end(tx);
 		if (!tx->missed) {
 			if (rc != -EAGAIN)
 				return rc;
