@@ -19,7 +19,7 @@
  */
 #include <errno.h>
 
-#include "server/nfs_internal.h"
+#include "server/nfs4_state.h"
 
 /* ------------------------------------------------------------------------------------------------
  * Errors
@@ -123,6 +123,16 @@ nfsstat3 nfs3_enter_second(struct nfs3_call *call, const struct nfs_fh3 *fh, str
 	nfsstat3 status = nfs3_status(gate_handle(call->exports, fh->data.data, fh->data.len, id, &export));
 
 	return status || export == call->export ? status : NFS3ERR_XDEV;
+}
+
+nfsstat3 nfs3_deleg_break(struct nfs3_call *call, struct fs_id id)
+{
+	return nfs4_deleg_break(call->fs, id, NULL) ? NFS3ERR_JUKEBOX : NFS3_OK;
+}
+
+nfsstat3 nfs3_deleg_break_name(struct nfs3_call *call, struct fs_id dir, const struct xdr_opaque *name)
+{
+	return nfs4_deleg_break_name(call->fs, &call->op, dir, name, NULL) ? NFS3ERR_JUKEBOX : NFS3_OK;
 }
 
 int nfs3_leave(struct nfs3_call *call, bool encoded)

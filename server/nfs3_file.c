@@ -43,6 +43,8 @@ int nfs3_setattr(struct rpc_request *req)
 			guard.tv_sec = args.guard.obj_ctime.seconds;
 			guard.tv_nsec = (long)args.guard.obj_ctime.nseconds;
 		}
+		if (!status)
+			status = nfs3_deleg_break(&call, call.id);
 		if (!status) {
 			int rc = fs_setattr(call.fs, &call.op, call.id, &set, args.guard.check ? &guard : NULL, &wcc);
 			status = args.guard.check && rc == -EBUSY ? NFS3ERR_NOT_SYNC : nfs3_status(rc);

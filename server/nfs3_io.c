@@ -85,6 +85,8 @@ int nfs3_write(struct rpc_request *req)
 		status = NFS3ERR_INVAL;
 	if (!status && (args.offset > FS_SIZE_MAX || args.count > FS_SIZE_MAX - args.offset))
 		status = NFS3ERR_FBIG;
+	if (!status)
+		status = nfs3_deleg_break(&call, call.id);
 	struct nfs_write w = {
 		.fs = call.fs,
 		.op = &call.op,

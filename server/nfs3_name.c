@@ -102,6 +102,8 @@ int nfs3_create(struct rpc_request *req)
 				status = nfs3_get_sattr(&args.how.obj_attributes, &set);
 			set_restrict(&call.cred, &set);
 		}
+		if (!status && (set.set & FS_SET_SIZE))
+			status = nfs3_deleg_break_name(&call, call.id, name);
 		if (!status) {
 			int rc = fs_create_file(call.fs, &call.op, call.id, (const char *)name->data, name->len, mode,
 				&set, verifier, &attr, &wcc);
@@ -266,6 +268,8 @@ int nfs3_remove(struct rpc_request *req)
 	if (!status && !call.replay) {
 		status = nfs3_name_check(name, NFS3ERR_ACCES);
 		if (!status)
+			status = nfs3_deleg_break_name(&call, call.id, name);
+		if (!status)
 			status = nfs3_status(
 				fs_unlink(call.fs, &call.op, call.id, (const char *)name->data, name->len, &wcc));
 	}
@@ -320,6 +324,10 @@ int nfs3_rename(struct rpc_request *req)
 		if (!status)
 			status = nfs3_name_check(to, NFS3ERR_INVAL);
 		if (!status)
+			status = nfs3_deleg_break_name(&call, call.id, from);
+		if (!status)
+			status = nfs3_deleg_break_name(&call, to_dir, to);
+		if (!status)
 			status = nfs3_status(fs_rename(call.fs, &call.op, call.id, (const char *)from->data, from->len,
 				to_dir, (const char *)to->data, to->len, &from_wcc, &to_wcc));
 	}
@@ -347,6 +355,8 @@ int nfs3_link(struct rpc_request *req)
 	}
 	if (!status && !call.replay) {
 		status = nfs3_name_check(name, NFS3ERR_EXIST);
+		if (!status)
+			status = nfs3_deleg_break(&call, call.id);
 		if (!status)
 			status = nfs3_status(fs_link(
 				call.fs, &call.op, call.id, dir, (const char *)name->data, name->len, &attr, &wcc));

@@ -225,8 +225,8 @@ static void clients_clean(bool full)
  */
 
 #define FLAGS_KNOWN                                                                                                    \
-	(EXCHGID4_FLAG_SUPP_MOVED_REFER | EXCHGID4_FLAG_SUPP_MOVED_MIGR | EXCHGID4_FLAG_SUPP_FENCE_OPS |               \
-		EXCHGID4_FLAG_BIND_PRINC_STATEID | EXCHGID4_FLAG_MASK_PNFS | EXCHGID4_FLAG_UPD_CONFIRMED_REC_A)
+	(EXCHGID4_FLAG_SUPP_MOVED_REFER | EXCHGID4_FLAG_SUPP_MOVED_MIGR | EXCHGID4_FLAG_BIND_PRINC_STATEID |           \
+		EXCHGID4_FLAG_MASK_PNFS | EXCHGID4_FLAG_UPD_CONFIRMED_REC_A)
 
 /* Tables locked. Cases 1 to 9 of 18.35.4. *OLD: a record that this one replaces, to be ended. */
 static nfsstat4 client_choose(
@@ -289,7 +289,7 @@ nfsstat4 nfs4_op_exchange_id(struct nfs4_compound *c)
 
 	if (!xdr_decode_EXCHANGE_ID4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
-	if (args.eia_flags & ~(uint32_t)FLAGS_KNOWN)
+	if (args.eia_flags & ~(uint32_t)(c->minor >= 2 ? FLAGS_KNOWN | EXCHGID4_FLAG_SUPP_FENCE_OPS : FLAGS_KNOWN))
 		return NFS4ERR_INVAL;
 	if (args.eia_state_protect.spa_how == SP4_MACH_CRED)
 		return NFS4ERR_INVAL; /* needs RPCSEC_GSS (18.35.3) */

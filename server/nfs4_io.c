@@ -53,8 +53,6 @@ static nfsstat4 io_begin(struct nfs4_compound *c, const stateid4 *stateid, uint3
 	*op = c->op;
 	op->opened = use.opened;
 	op->owner_override = true;
-	if (!status && access == OPEN4_SHARE_ACCESS_WRITE)
-		status = nfs4_deleg_break(c->current.fs, c->current.id, c->client);
 	return status;
 }
 
@@ -492,5 +490,9 @@ nfsstat4 nfs4_op_clone(struct nfs4_compound *c)
 	nfsstat4 status = pair_begin(c, &args.cl_src_stateid, &args.cl_dst_stateid, &op);
 	if (status)
 		return status;
-	return NFS4ERR_NOTSUPP; /* until fs_clone() is there */
+	if (!range_fits(args.cl_dst_offset, args.cl_count))
+		return NFS4ERR_FBIG;
+	int rc = fs_clone(c->current.fs, &op, c->saved.id, args.cl_src_offset, c->current.id, args.cl_dst_offset,
+		args.cl_count, NULL);
+	return rc ? pair_status(c, rc) : NFS4_OK;
 }

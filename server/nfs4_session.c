@@ -206,7 +206,8 @@ static nfsstat4 channels_agree(const CREATE_SESSION4args *args, channel_attrs4 *
 	fore->ca_maxoperations = least(fore->ca_maxoperations, NFS4_OPS_MAX);
 	fore->ca_maxrequests = least(fore->ca_maxrequests, short_of_memory ? NFS4_SLOTS_FEW : NFS4_SLOT_CHUNK);
 	fore->ca_rdma_ird.count = 0;
-	if (args->csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN) {
+	/* who wants no backchannel may leave it empty */
+	if (back->ca_maxrequestsize || (args->csa_flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN)) {
 		if (back->ca_maxrequestsize < REQUEST_LEAST || back->ca_maxresponsesize < REPLY_LEAST ||
 			back->ca_maxoperations < 2)
 			return NFS4ERR_TOOSMALL;
@@ -282,7 +283,7 @@ static nfsstat4 create_check(struct nfs4_compound *c, const CREATE_SESSION4args 
 	*old = NULL;
 	*again = false;
 	*client = found;
-	if (!found)
+	if (!found || (!found->confirmed && nfs4_client_expired(found)))
 		return NFS4ERR_STALE_CLIENTID;
 	if (args->csa_sequence == found->create_sequence - 1 && found->create_replied) {
 		*again = true;
@@ -471,6 +472,13 @@ static void slots_adapt(struct nfs4_session *session, uint32_t highest)
 		session->target = session->target / 2 / NFS4_SLOT_CHUNK * NFS4_SLOT_CHUNK + NFS4_SLOT_CHUNK - 1;
 }
 
+/* Bytes of the shortest reply that there can be: SEQUENCE, and an error of what follows. */
+static uint32_t least_reply(const struct nfs4_compound *c)
+{
+	uint32_t bytes = (uint32_t)(c->req->out.p - c->req->out.base) + NFS4_SESSIONID_SIZE + 5 * 4;
+	return c->op_count > 1 ? bytes + 12 : bytes;
+}
+
 /* Session locked. *AGAIN: it was done; *REPLY then, with a reference, where it was kept. */
 static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session, const SEQUENCE4args *args,
 	bool *again, struct nfs4_reply **reply)
@@ -501,6 +509,8 @@ static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session
 		return NFS4ERR_TOO_MANY_OPS;
 	if (request_bytes(c) > session->fore.ca_maxrequestsize)
 		return NFS4ERR_REQ_TOO_BIG;
+	if (args->sa_cachethis && least_reply(c) > session->fore.ca_maxresponsesize_cached)
+		return NFS4ERR_REP_TOO_BIG_TO_CACHE;
 	slot->busy = true;
 	slot->used = true;
 	slot->sequence = args->sa_sequenceid;

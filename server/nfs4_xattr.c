@@ -98,11 +98,19 @@ nfsstat4 nfs4_op_setxattr(struct nfs4_compound *c)
 		status = nfs4_deleg_break(c->current.fs, c->current.id, c->client);
 	if (status)
 		return status;
+	struct buf *value = buf_alloc(args.sxa_value.len ? args.sxa_value.len : 1);
+	struct slice to = {.buf = value, .off = 0, .len = args.sxa_value.len};
+	if (args.sxa_value.len && rpc_payload_fetch(c->req, &args.sxa_value, &to, 1)) {
+		buf_put(value);
+		c->drop = true;
+		return NFS4ERR_IO;
+	}
 	enum fs_xattr_mode mode = args.sxa_option == SETXATTR4_CREATE	 ? FS_XATTR_CREATE
 				  : args.sxa_option == SETXATTR4_REPLACE ? FS_XATTR_REPLACE
 									 : FS_XATTR_EITHER;
-	int rc = fs_setxattr(c->current.fs, &c->op, c->current.id, key, SPACE_BYTES + args.sxa_key.len,
-		args.sxa_value.data, args.sxa_value.len, mode, &wcc);
+	int rc = fs_setxattr(c->current.fs, &c->op, c->current.id, key, SPACE_BYTES + args.sxa_key.len, value->data,
+		args.sxa_value.len, mode, &wcc);
+	buf_put(value);
 	return rc ? xattr_status(rc) : nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));
 }
 

@@ -107,6 +107,12 @@ struct nfs3_call {
 nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struct nfs_fh3 *fh, unsigned needs);
 /* The second handle of RENAME and LINK: of the same export, else NFS3ERR_XDEV. */
 nfsstat3 nfs3_enter_second(struct nfs3_call *call, const struct nfs_fh3 *fh, struct fs_id *id);
+/*
+ * Before a change: clients of NFSv4 give back their delegations of ID, or of the file that NAME leads to.
+ * NFS3ERR_JUKEBOX: they have not yet. Waits a moment.
+ */
+nfsstat3 nfs3_deleg_break(struct nfs3_call *call, struct fs_id id);
+nfsstat3 nfs3_deleg_break_name(struct nfs3_call *call, struct fs_id dir, const struct xdr_opaque *name);
 /* Gives back what the gate took; ENCODED tells whether the reply fitted. Returns what the procedure returns. */
 int nfs3_leave(struct nfs3_call *call, bool encoded);
 

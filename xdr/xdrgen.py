@@ -20,6 +20,7 @@ PAYLOADS = {
     ("symlinkdata3", "symlink_data"),  # a client may send it as a Read chunk, too (RFC 8267 section 3)
     ("WRITE4args", "data"),
     ("READ4resok", "data"),
+    ("SETXATTR4args", "sxa_value"),  # up to 64 KiB, which need not lie in one piece
 }
 # Enums that a decoder must not be strict about: others than those listed here are valid, too, or have an answer of their own.
 OPEN_ENUMS = {"auth_flavor", "nfs_opnum4", "rdma_proc", "nfs_cb_opnum4", "nfs_ftype4", "nfsstat4", "data_content4"}
