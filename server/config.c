@@ -381,6 +381,19 @@ static int hook_read(struct reader *r, yaml_node_t *node, void *arg)
 	return 0;
 }
 
+static int delegations_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	static const struct choice choices[] = {
+		{"none", DELEGATIONS_NONE}, {"read", DELEGATIONS_READ}, {"write", DELEGATIONS_WRITE}, {NULL, 0}};
+	int value;
+	int rc = choice_read(r, node, choices, "none, read or write", &value);
+
+	(void)arg;
+	if (rc == 0)
+		r->config->delegations = (enum delegations)value;
+	return rc;
+}
+
 static int metrics_read(struct reader *r, yaml_node_t *node, void *arg)
 {
 	struct config *config = r->config;
@@ -439,6 +452,7 @@ static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 		{"cores", cores_read},
 		{"memory", memory_read},
 		{"control", control_read},
+		{"delegations", delegations_read},
 		{"hook", hook_read},
 		{"metrics", metrics_read},
 		{NULL, NULL},
@@ -872,15 +886,22 @@ static int defaults_fill(struct config *config)
 	return 0;
 }
 
+/* What holds where the file says nothing. */
+static void defaults_begin(struct config *config)
+{
+	config->nfs_port = 2049;
+	config->rdma_port = 20049;
+	config->metrics_port = 9750;
+	config->delegations = DELEGATIONS_READ;
+}
+
 int config_default(struct config **out, struct error *err)
 {
 	struct config *config = calloc(1, sizeof(*config));
 
 	if (!config)
 		return error_set(err, -ENOMEM, "out of memory");
-	config->nfs_port = 2049;
-	config->rdma_port = 20049;
-	config->metrics_port = 9750;
+	defaults_begin(config);
 	if (defaults_fill(config) < 0) {
 		config_free(config);
 		return error_set(err, -ENOMEM, "out of memory");
@@ -913,9 +934,7 @@ int config_load(const char *file, struct config **out, struct error *err)
 
 	config = calloc(1, sizeof(*config));
 	if (config) {
-		config->nfs_port = 2049;
-		config->rdma_port = 20049;
-		config->metrics_port = 9750;
+		defaults_begin(config);
 		config->file = strdup(file);
 		rc = config->file ? document_read(file, &parser, config, err) : -ENOMEM;
 		if (rc == 0)

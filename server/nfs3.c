@@ -101,6 +101,9 @@ nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struc
 	call->fs = call->export->fs;
 	if ((needs & NFS3_WRITES) && !call->rule->write)
 		return NFS3ERR_ROFS;
+	/* an NFSv4 client that keeps what it writes to itself gives it back first; changes ask for more (see below) */
+	if (!(needs & NFS3_WRITES) && nfs4_deleg_break_read(call->fs, id, NULL))
+		return NFS3ERR_JUKEBOX;
 
 	if (req->procedure->flags & RPC_PROC_CACHED) {
 		call->mark = (struct fs_reply){

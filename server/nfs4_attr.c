@@ -413,6 +413,8 @@ nfsstat4 nfs4_op_getattr(struct nfs4_compound *c)
 	if (nfs4_bit(&wanted, FATTR4_TIME_ACCESS_SET) || nfs4_bit(&wanted, FATTR4_TIME_MODIFY_SET))
 		return NFS4ERR_INVAL;
 	nfsstat4 status = nfs4_fh_attr(c, &attr);
+	if (!status && c->current.kind == NFS4_FH_FILE)
+		status = nfs4_deleg_getattr(c->current.fs, c->current.id, c->client, &attr);
 	if (!status && nfs4_statfs_wanted(&wanted))
 		status = nfs4_fh_statfs(c, &statfs);
 	return status ? status : nfs4_fits(c, nfs4_put_fattr(c, &c->req->out, &wanted, &object));
@@ -616,6 +618,8 @@ static nfsstat4 compare(struct nfs4_compound *c, const fattr4 *with)
 		if (bits.word[w] & ~can->word[w])
 			return NFS4ERR_INVAL;
 	nfsstat4 status = nfs4_fh_attr(c, &attr);
+	if (!status && c->current.kind == NFS4_FH_FILE)
+		status = nfs4_deleg_getattr(c->current.fs, c->current.id, c->client, &attr);
 	if (!status && nfs4_statfs_wanted(&bits))
 		status = nfs4_fh_statfs(c, &statfs);
 	if (status)

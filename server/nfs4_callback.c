@@ -167,7 +167,7 @@ static bool call_encode(struct cb_call *call, uint32_t opnum, const void *args, 
 }
 
 /* The statuses of CB_SEQUENCE and of the operation, as far as it came. False: this is no answer. */
-static bool answer_decode(const uint8_t *data, uint32_t bytes, nfsstat4 *sequence, nfsstat4 *status)
+static bool answer_decode(const uint8_t *data, uint32_t bytes, nfsstat4 *sequence, struct nfs4_cb_result *result)
 {
 	uint8_t memory[256];
 	struct xdr_pool pool = {memory, 0, sizeof(memory)};
@@ -186,7 +186,8 @@ static bool answer_decode(const uint8_t *data, uint32_t bytes, nfsstat4 *sequenc
 	if (!xdr_get_u32(&in, &op) || op != OP_CB_SEQUENCE || !xdr_get_u32(&in, &word))
 		return false;
 	*sequence = (nfsstat4)word;
-	*status = head.status;
+	result->status = head.status;
+	result->bytes = 0;
 	if (*sequence)
 		return true;
 	if (!xdr_decode_CB_SEQUENCE4resok(&in, &resok))
@@ -195,7 +196,11 @@ static bool answer_decode(const uint8_t *data, uint32_t bytes, nfsstat4 *sequenc
 		return true;
 	if (!xdr_get_u32(&in, &op) || !xdr_get_u32(&in, &word))
 		return false;
-	*status = (nfsstat4)word;
+	result->status = (nfsstat4)word;
+	result->bytes = (uint32_t)(in.end - in.p);
+	if (result->bytes > sizeof(result->data))
+		result->bytes = sizeof(result->data);
+	memcpy(result->data, in.p, result->bytes);
 	return true;
 }
 
@@ -217,7 +222,8 @@ static struct rpc_link *link_take(struct cb_call *call)
 }
 
 /* Over one connection after the other. 0: answered. */
-static int call_send(struct cb_call *call, uint64_t deadline, nfsstat4 *sequence, nfsstat4 *status, bool *seen)
+static int call_send(
+	struct cb_call *call, uint64_t deadline, nfsstat4 *sequence, struct nfs4_cb_result *result, bool *seen)
 {
 	uint8_t answer[RPC_CALLBACK_MAX];
 	struct rpc_link *link;
@@ -227,7 +233,7 @@ static int call_send(struct cb_call *call, uint64_t deadline, nfsstat4 *sequence
 		uint64_t now = now_ns(), one = now + TRY_NS;
 		call->rpc.deadline = one < deadline ? one : deadline;
 		int rc = rpc_callback(link, &call->rpc, answer, sizeof(answer), &bytes);
-		if (!rc && !answer_decode(answer, bytes, sequence, status))
+		if (!rc && !answer_decode(answer, bytes, sequence, result))
 			rc = -EPROTO;
 		if (rc == -ENOTCONN || rc == -ETIMEDOUT)
 			*seen = true; /* perhaps */
@@ -246,7 +252,7 @@ static int call_send(struct cb_call *call, uint64_t deadline, nfsstat4 *sequence
 }
 
 int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void *args, uint32_t bytes,
-	uint64_t deadline, nfsstat4 *status)
+	uint64_t deadline, struct nfs4_cb_result *result)
 {
 	for (;;) {
 		struct cb_call call = {.session = NULL};
@@ -268,7 +274,7 @@ int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void 
 			slot_give(&call, SLOT_UNUSED);
 			return -EMSGSIZE;
 		}
-		rc = call_send(&call, deadline, &sequence, status, &seen);
+		rc = call_send(&call, deadline, &sequence, result, &seen);
 		if (rc) {
 			slot_give(&call, seen ? SLOT_UNKNOWN : SLOT_UNUSED);
 			if (rc == -ENOTCONN && now_ns() < deadline)

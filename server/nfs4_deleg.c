@@ -26,10 +26,17 @@
 #define COOL_NS (10 * NSEC_PER_SEC)	  /* after a recall, no new delegation of the file */
 #define CHANGE_NS NSEC_PER_SEC		  /* nor while an operation that changes it without an open may run */
 #define PATIENCE_NS (100 * NSEC_PER_MSEC) /* an operation waits so long for what it had recalled */
+#define ASK_NS (2 * NSEC_PER_SEC)		 /* a holder has so long to tell its attributes */
 #define DELEGS_MAX (NFS4_STATES_MAX / 8)
 
-static _Atomic uint64_t delegs, given, recalled, revoked;
+static _Atomic uint64_t delegs, writes, given, recalled, revoked;
 static _Atomic bool enabled;
+static _Atomic int policy = DELEGATIONS_READ;
+
+void nfs4_deleg_policy(enum delegations wanted)
+{
+	atomic_store(&policy, wanted);
+}
 
 void nfs4_deleg_enable(void)
 {
@@ -72,63 +79,111 @@ static void deleg_none(open_delegation4 *to, uint32_t want, why_no_delegation4 w
 	to->od_whynone.ond_server_will_signal_avail = false;
 }
 
-static bool deleg_wise(struct nfs4_compound *c, struct nfs4_state *open)
+/* What kind would not be in anybody's way. */
+static open_delegation_type4 deleg_wise(struct nfs4_compound *c, struct nfs4_state *open)
 {
 	struct nfs4_file *file = open->file;
+	int allowed = atomic_load_explicit(&policy, memory_order_relaxed);
 
-	return open->open.access == OPEN4_SHARE_ACCESS_READ && !file->writers && !file->id.snap &&
-	       *cooled(file->shard, file->id) <= now_ns() && !deleg_has(file, c->client) &&
-	       atomic_load(&delegs) < DELEGS_MAX;
+	if (allowed == DELEGATIONS_NONE || file->id.snap || *cooled(file->shard, file->id) > now_ns() ||
+		deleg_has(file, c->client) || atomic_load(&delegs) >= DELEGS_MAX)
+		return OPEN_DELEGATE_NONE;
+	if (open->open.access & OPEN4_SHARE_ACCESS_WRITE)
+		return allowed == DELEGATIONS_WRITE && file->opens == 1 && !file->delegs ? OPEN_DELEGATE_WRITE
+											 : OPEN_DELEGATE_NONE;
+	return file->writers ? OPEN_DELEGATE_NONE : OPEN_DELEGATE_READ;
 }
 
-/* True: give one. Else *WHY not. */
-static bool deleg_wanted(struct nfs4_compound *c, struct nfs4_state *open, const OPEN4args *args, bool can_callback,
-	why_no_delegation4 *why)
+/* Which to give. NONE: *WHY not. */
+static open_delegation_type4 deleg_wanted(struct nfs4_compound *c, struct nfs4_state *open, const OPEN4args *args,
+	bool can_callback, why_no_delegation4 *why)
 {
 	uint32_t want = args->share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
-	bool reclaims_none = args->claim.claim == CLAIM_PREVIOUS && args->claim.delegate_type != OPEN_DELEGATE_READ;
+	bool previous = args->claim.claim == CLAIM_PREVIOUS;
+	open_delegation_type4 type = OPEN_DELEGATE_NONE;
 
-	*why = want == OPEN4_SHARE_ACCESS_WANT_CANCEL			      ? WND4_CANCELLED
-	       : want == OPEN4_SHARE_ACCESS_WANT_NO_DELEG || reclaims_none    ? WND4_NOT_WANTED
-	       : want == OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG || !can_callback ? WND4_RESOURCE
-									      : WND4_CONTENTION;
-	return *why == WND4_CONTENTION && deleg_wise(c, open);
+	if (want == OPEN4_SHARE_ACCESS_WANT_CANCEL) {
+		*why = WND4_CANCELLED;
+	} else if (want == OPEN4_SHARE_ACCESS_WANT_NO_DELEG ||
+		   (previous && args->claim.delegate_type == OPEN_DELEGATE_NONE)) {
+		*why = WND4_NOT_WANTED;
+	} else if (!can_callback) {
+		*why = WND4_RESOURCE;
+	} else {
+		*why = WND4_CONTENTION;
+		type = deleg_wise(c, open);
+		if (type == OPEN_DELEGATE_WRITE && want == OPEN4_SHARE_ACCESS_WANT_READ_DELEG)
+			type = OPEN_DELEGATE_NONE;
+	}
+	return type;
+}
+
+static struct nfs4_state *deleg_new(
+	struct nfs4_compound *c, struct nfs4_state *open, bool write, const struct fs_attr *attr)
+{
+	static const struct xdr_opaque nobody = {.data = (const uint8_t *)"", .len = 0};
+	struct nfs4_state *state = nfs4_state_new(
+		open->file->shard, c->current.export, open->file->id, c->client, NFS4_STATE_DELEG, &nobody);
+	struct nfs4_fh fh = c->current;
+
+	if (!state)
+		return NULL;
+	fh.id = open->file->id;
+	nfs4_fh_encode(&fh, state->deleg.fh);
+	state->deleg.write = write;
+	state->deleg.change = attr->change;
+	state->file->delegs++;
+	atomic_fetch_add(&delegs, 1);
+	if (write)
+		atomic_fetch_add(&writes, 1);
+	atomic_fetch_add(&given, 1);
+	return state;
 }
 
 void nfs4_deleg_offer(struct nfs4_compound *c, struct nfs4_state *open, const OPEN4args *args, bool can_callback,
-	open_delegation4 *to)
+	const struct fs_attr *attr, open_delegation4 *to)
 {
-	static const struct xdr_opaque nobody = {.data = (const uint8_t *)"", .len = 0};
+	/* mode and groups decide, not this entry: the client asks by ACCESS */
+	static const nfsace4 permissions = {.who = {.data = (const uint8_t *)"EVERYONE@", .len = 9}};
 	why_no_delegation4 why;
+	open_delegation_type4 type = deleg_wanted(c, open, args, can_callback, &why);
 	struct nfs4_state *state = NULL;
 
-	if (deleg_wanted(c, open, args, can_callback, &why)) {
+	if (type != OPEN_DELEGATE_NONE) {
 		why = WND4_RESOURCE;
-		state = nfs4_state_new(
-			open->file->shard, c->current.export, open->file->id, c->client, NFS4_STATE_DELEG, &nobody);
+		state = deleg_new(c, open, type == OPEN_DELEGATE_WRITE, attr);
 	}
 	if (!state) {
 		deleg_none(to, args->share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK, why);
 		return;
 	}
-	struct nfs4_fh fh = c->current;
+	*to = (open_delegation4){.delegation_type = type};
+	if (type == OPEN_DELEGATE_READ) {
+		nfs4_stateid_put(state, &to->read.stateid);
+		to->read.permissions = permissions;
+	} else {
+		nfs4_stateid_put(state, &to->write.stateid);
+		to->write.space_limit.limitby = NFS_LIMIT_SIZE;
+		to->write.space_limit.filesize = 0; /* nothing is put aside: data is sent before a close is done */
+		to->write.permissions = permissions;
+	}
+}
 
-	fh.id = open->file->id;
-	nfs4_fh_encode(&fh, state->deleg.fh);
-	state->file->delegs++;
-	atomic_fetch_add(&delegs, 1);
-	atomic_fetch_add(&given, 1);
-	*to = (open_delegation4){.delegation_type = OPEN_DELEGATE_READ};
-	nfs4_stateid_put(state, &to->read.stateid);
-	/* nobody but the owner needs no ACCESS call: mode and groups decide, not this entry */
-	to->read.permissions =
-		(nfsace4){.type = 0 /* ALLOWED */, .who = {.data = (const uint8_t *)"EVERYONE@", .len = 9}};
+/* It stands for nothing any more. */
+static void deleg_end(struct nfs4_state *deleg)
+{
+	deleg->file->delegs--;
+	atomic_fetch_sub(&delegs, 1);
+	if (deleg->deleg.write)
+		atomic_fetch_sub(&writes, 1);
 }
 
 void nfs4_deleg_unlinked(struct nfs4_state *deleg)
 {
-	deleg->file->delegs--;
-	atomic_fetch_sub(&delegs, 1);
+	if (deleg->deleg.revoked)
+		atomic_fetch_sub(&deleg->client->revoked, 1);
+	else
+		deleg_end(deleg);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -150,15 +205,15 @@ static void recall_fiber(void *arg)
 	CB_RECALL4args call = {
 		.stateid = recall->stateid, .truncate = false, .fh = {.data = recall->fh, .len = HANDLE_BYTES}};
 	struct xdr_out out;
-	nfsstat4 status;
+	struct nfs4_cb_result result;
 
 	xdr_out_init(&out, args, sizeof(args));
 	if (xdr_encode_CB_RECALL4args(&out, &call))
 		for (unsigned round = 0; round < 10 && now_ns() < deadline; round++) {
 			int rc = nfs4_client_callback(
-				recall->client, OP_CB_RECALL, args, (uint32_t)(out.p - args), deadline, &status);
+				recall->client, OP_CB_RECALL, args, (uint32_t)(out.p - args), deadline, &result);
 
-			if (rc == 0 && status == NFS4_OK)
+			if (rc == 0 && result.status == NFS4_OK)
 				break;
 			fiber_sleep((50 << round) * NSEC_PER_MSEC);
 		}
@@ -186,16 +241,23 @@ static void recall_start(struct nfs4_state *state)
 static void deleg_revoke(struct nfs4_state *state)
 {
 	state->deleg.revoked = true;
-	nfs4_deleg_unlinked(state);
-	atomic_store(&state->client->revoked, true);
+	deleg_end(state);
+	atomic_fetch_add(&state->client->revoked, 1);
 	atomic_fetch_add(&revoked, 1);
 	log_warning(
 		"nfs4", "a client did not return a delegation in time, it is revoked client=%s", state->client->name);
 }
 
-static bool in_the_way(const struct nfs4_state *state, const struct nfs4_client *client)
+/* CHANGES: of an operation that changes the file; one that reads meets write delegations alone. */
+static bool in_the_way(const struct nfs4_state *state, const struct nfs4_client *client, bool changes)
 {
-	return state->kind == NFS4_STATE_DELEG && !state->deleg.revoked && state->client != client;
+	return state->kind == NFS4_STATE_DELEG && !state->deleg.revoked && state->client != client &&
+	       (changes || state->deleg.write);
+}
+
+static bool open_changes(uint32_t access, uint32_t deny)
+{
+	return (access & OPEN4_SHARE_ACCESS_WRITE) || (deny & OPEN4_SHARE_DENY_READ);
 }
 
 bool nfs4_deleg_conflicts(struct nfs4_state_shard *shard, struct fs *fs, struct fs_id id,
@@ -206,14 +268,14 @@ bool nfs4_deleg_conflicts(struct nfs4_state_shard *shard, struct fs *fs, struct 
 	if (!file || !file->delegs || !((access & OPEN4_SHARE_ACCESS_WRITE) || (deny & OPEN4_SHARE_DENY_READ)))
 		return false;
 	list_foreach (n, &file->states)
-		if (in_the_way(container_of(n, struct nfs4_state, in_file), client))
+		if (in_the_way(container_of(n, struct nfs4_state, in_file), client, open_changes(access, deny)))
 			return true;
 	return false;
 }
 
 /* One look: recalls what is in the way. True: something still is. *ABSENT: a client to expel, first. */
-static bool break_once(
-	struct fs *fs, struct fs_id id, const struct nfs4_client *client, uint64_t cool, uint64_t *absent)
+static bool break_once(struct fs *fs, struct fs_id id, const struct nfs4_client *client, bool changes, uint64_t cool,
+	uint64_t *absent)
 {
 	struct nfs4_state_shard *shard = nfs4_shard_lock(fs, id);
 	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
@@ -227,7 +289,7 @@ static bool break_once(
 		list_foreach (n, &file->states) {
 			struct nfs4_state *state = container_of(n, struct nfs4_state, in_file);
 
-			if (!in_the_way(state, client))
+			if (!in_the_way(state, client, changes))
 				continue;
 			if (nfs4_client_expired(state->client))
 				*absent = nfs4_client_id(state->client);
@@ -243,7 +305,7 @@ static bool break_once(
 	return waits;
 }
 
-static nfsstat4 deleg_break(struct fs *fs, struct fs_id id, struct nfs4_client *client, uint64_t cool)
+static nfsstat4 deleg_break(struct fs *fs, struct fs_id id, struct nfs4_client *client, bool changes, uint64_t cool)
 {
 	uint64_t now, deadline, absent;
 
@@ -251,7 +313,7 @@ static nfsstat4 deleg_break(struct fs *fs, struct fs_id id, struct nfs4_client *
 		return NFS4_OK;
 	now = now_ns();
 	deadline = now + PATIENCE_NS;
-	while (break_once(fs, id, client, cool ? now + cool : 0, &absent)) {
+	while (break_once(fs, id, client, changes, cool ? now + cool : 0, &absent)) {
 		if (nfs4_expel_absent(absent))
 			continue;
 		if (now_ns() >= deadline)
@@ -263,13 +325,23 @@ static nfsstat4 deleg_break(struct fs *fs, struct fs_id id, struct nfs4_client *
 
 nfsstat4 nfs4_deleg_break(struct fs *fs, struct fs_id id, struct nfs4_client *client)
 {
-	return deleg_break(fs, id, client, CHANGE_NS);
+	return deleg_break(fs, id, client, true, CHANGE_NS);
+}
+
+nfsstat4 nfs4_deleg_break_read(struct fs *fs, struct fs_id id, struct nfs4_client *client)
+{
+	if (!atomic_load_explicit(&writes, memory_order_relaxed))
+		return NFS4_OK;
+	return deleg_break(fs, id, client, false, CHANGE_NS);
 }
 
 /* The open itself, once it is there, keeps delegations from being given. */
-nfsstat4 nfs4_deleg_break_open(struct fs *fs, struct fs_id id, struct nfs4_client *client)
+nfsstat4 nfs4_deleg_break_open(
+	struct fs *fs, struct fs_id id, struct nfs4_client *client, uint32_t access, uint32_t deny)
 {
-	return deleg_break(fs, id, client, 0);
+	if (!open_changes(access, deny) && !atomic_load_explicit(&writes, memory_order_relaxed))
+		return NFS4_OK;
+	return deleg_break(fs, id, client, open_changes(access, deny), 0);
 }
 
 nfsstat4 nfs4_deleg_break_name(struct fs *fs, const struct fs_op *op, struct fs_id dir, const struct xdr_opaque *name,
@@ -282,6 +354,118 @@ nfsstat4 nfs4_deleg_break_name(struct fs *fs, const struct fs_op *op, struct fs_
 		fs_lookup(fs, op, dir, (const char *)name->data, name->len, &attr, NULL))
 		return NFS4_OK;
 	return nfs4_deleg_break(fs, attr.id, client);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Asking the holder of a write delegation
+ */
+
+struct ask {
+	struct nfs4_client *client; /* referenced; NULL: nobody is to be asked */
+	stateid4 stateid;
+	uint8_t fh[HANDLE_BYTES];
+};
+
+static void ask_find(struct ask *ask, struct fs *fs, struct fs_id id, const struct nfs4_client *client)
+{
+	struct nfs4_state_shard *shard = nfs4_shard_lock(fs, id);
+	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
+
+	ask->client = NULL;
+	if (file && file->delegs)
+		list_foreach(n, &file->states)
+		{
+			struct nfs4_state *state = container_of(n, struct nfs4_state, in_file);
+
+			if (!in_the_way(state, client, false))
+				continue;
+			ask->client = nfs4_client_hold(state->client);
+			nfs4_stateid_put(state, &ask->stateid);
+			memcpy(ask->fh, state->deleg.fh, sizeof(ask->fh));
+			break;
+		}
+	nfs4_shard_unlock(shard);
+}
+
+/* Change and size, as the holder has them. */
+static bool ask_holder(const struct ask *ask, uint64_t *change, uint64_t *size)
+{
+	uint8_t args[HANDLE_BYTES + 64], memory[128];
+	uint32_t wanted = 1u << FATTR4_CHANGE | 1u << FATTR4_SIZE;
+	CB_GETATTR4args call = {
+		.fh = {.data = ask->fh, .len = HANDLE_BYTES}, .attr_request = {.count = 1, .item = &wanted}};
+	struct xdr_pool pool = {memory, 0, sizeof(memory)};
+	struct nfs4_cb_result result;
+	CB_GETATTR4resok res;
+	struct xdr_out out;
+	struct xdr_in in;
+
+	xdr_out_init(&out, args, sizeof(args));
+	if (!xdr_encode_CB_GETATTR4args(&out, &call) ||
+		nfs4_client_callback(ask->client, OP_CB_GETATTR, args, (uint32_t)(out.p - args),
+			now_ns() + ASK_NS, &result) ||
+		result.status != NFS4_OK)
+		return false;
+	xdr_in_init(&in, result.data, result.bytes, &pool);
+	if (!xdr_decode_CB_GETATTR4resok(&in, &res) || !res.obj_attributes.attrmask.count ||
+		res.obj_attributes.attrmask.item[0] != wanted)
+		return false;
+	xdr_in_init(&in, res.obj_attributes.attr_vals.data, res.obj_attributes.attr_vals.len, &pool);
+	return xdr_get_u64(&in, change) && xdr_get_u64(&in, size);
+}
+
+/* As RFC 8881 10.4.3 has it: once the holder has changed something, each look shows another change. */
+static void ask_show(const struct ask *ask, struct fs *fs, struct fs_id id, uint64_t change, uint64_t size,
+	struct fs_attr *attr)
+{
+	struct nfs4_state_shard *shard = nfs4_shard_lock(fs, id);
+	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
+
+	if (file)
+		list_foreach(n, &file->states)
+		{
+			struct nfs4_state *state = container_of(n, struct nfs4_state, in_file);
+			stateid4 stateid;
+
+			if (state->kind != NFS4_STATE_DELEG || !state->deleg.write)
+				continue;
+			nfs4_stateid_put(state, &stateid);
+			if (memcmp(&stateid, &ask->stateid, sizeof(stateid)) != 0)
+				continue;
+			state->deleg.modified = state->deleg.modified || change != state->deleg.change;
+			if (!state->deleg.modified)
+				break;
+			uint64_t wall = wall_ns();
+
+			attr->size = size;
+			attr->change += ++state->deleg.told;
+			attr->mtime = attr->ctime = (struct timespec){
+				.tv_sec = (time_t)(wall / NSEC_PER_SEC), .tv_nsec = (long)(wall % NSEC_PER_SEC)};
+			break;
+		}
+	nfs4_shard_unlock(shard);
+}
+
+nfsstat4 nfs4_deleg_getattr(struct fs *fs, struct fs_id id, struct nfs4_client *client, struct fs_attr *attr)
+{
+	struct ask ask;
+	uint64_t change, size;
+	bool answered;
+
+	if (!atomic_load_explicit(&writes, memory_order_relaxed))
+		return NFS4_OK;
+	ask_find(&ask, fs, id, client);
+	if (!ask.client)
+		return NFS4_OK;
+	answered = !nfs4_client_expired(ask.client) && ask_holder(&ask, &change, &size);
+	nfs4_client_put(ask.client);
+	if (answered) {
+		ask_show(&ask, fs, id, change, size, attr);
+		return NFS4_OK;
+	}
+	nfsstat4 status = nfs4_deleg_break_read(fs, id, client);
+	/* it is back: the file is what we have of it */
+	return status ? status : nfs4_status(fs_getattr(fs, id, attr));
 }
 
 /* ------------------------------------------------------------------------------------------------

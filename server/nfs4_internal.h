@@ -212,7 +212,7 @@ struct nfs4_client {
 	_Atomic uint32_t backs;	       /* connections that it can be called on */
 	_Atomic bool reclaim_complete; /* RECLAIM_COMPLETE was done */
 	_Atomic bool recorded;	       /* nfs4_grace.c's: its durable record was written */
-	_Atomic bool revoked;	       /* nfs4_state.c's: some of its state was revoked: SEQUENCE tells it */
+	_Atomic uint32_t revoked;      /* nfs4_deleg.c's: revoked delegations not yet freed: SEQUENCE tells it */
 	_Atomic uint32_t states;       /* nfs4_state.c's: opens, locks, delegations */
 	_Atomic uint32_t compounds;    /* that run now */
 	_Atomic uint64_t renewed;      /* now_ns() of its last SEQUENCE */
@@ -259,12 +259,17 @@ void nfs4_stop(void); /* after the last call. Waits */
 /* Whether there is a backchannel that works. No wait. */
 bool nfs4_client_can_callback(struct nfs4_client *client);
 /*
- * CB_COMPOUND of CB_SEQUENCE and the operation OPNUM, whose encoded arguments are ARGS. 0: it was done, *STATUS is the
- * operation's. -ENOTCONN: there is no backchannel, or none answered. Tries until DEADLINE (now_ns()) at the latest:
- * -ETIMEDOUT.
+ * CB_COMPOUND of CB_SEQUENCE and the operation OPNUM, whose encoded arguments are ARGS. 0: it was done, RESULT is the
+ * operation's: its status, and the beginning of what followed. -ENOTCONN: there is no backchannel, or none answered.
+ * Tries until DEADLINE (now_ns()) at the latest: -ETIMEDOUT.
  */
+struct nfs4_cb_result {
+	nfsstat4 status;
+	uint32_t bytes;
+	uint8_t data[256];
+};
 int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void *args, uint32_t bytes,
-	uint64_t deadline, nfsstat4 *status);
+	uint64_t deadline, struct nfs4_cb_result *result);
 
 /* ------------------------------------------------------------------------------------------------
  * Sessions, for the engine (nfs4_session.c)

@@ -39,12 +39,12 @@ static void notify_fiber(void *arg)
 			.owner = {.data = notify->owner, .len = notify->owner_len}},
 	};
 	struct xdr_out out;
-	nfsstat4 status;
+	struct nfs4_cb_result result;
 
 	xdr_out_init(&out, args, sizeof(args));
 	if (xdr_encode_CB_NOTIFY_LOCK4args(&out, &call))
 		nfs4_client_callback(notify->client, OP_CB_NOTIFY_LOCK, args, (uint32_t)(out.p - args),
-			now_ns() + 5 * NSEC_PER_SEC, &status);
+			now_ns() + 5 * NSEC_PER_SEC, &result);
 	nfs4_client_put(notify->client);
 	free(notify);
 }

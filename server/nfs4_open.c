@@ -275,7 +275,7 @@ static nfsstat4 open_state(struct open_call *o, struct nfs4_state_shard *shard, 
 	}
 	open_note(state, o->access, o->deny);
 	nfs4_stateid_put(state, &o->res.stateid);
-	nfs4_deleg_offer(o->c, state, &o->args, o->can_callback, &o->res.delegation);
+	nfs4_deleg_offer(o->c, state, &o->args, o->can_callback, &o->attr, &o->res.delegation);
 	return NFS4_OK;
 }
 
@@ -291,11 +291,9 @@ static nfsstat4 open_take(struct open_call *o)
 		uint64_t holder = 0;
 		bool held = false;
 
-		if (o->access & OPEN4_SHARE_ACCESS_WRITE || o->deny & OPEN4_SHARE_DENY_READ) {
-			status = nfs4_deleg_break_open(fs, o->attr.id, o->c->client);
-			if (status)
-				return status;
-		}
+		status = nfs4_deleg_break_open(fs, o->attr.id, o->c->client, o->access, o->deny);
+		if (status)
+			return status;
 		rc = fs_hold(fs, o->attr.id);
 		if (rc)
 			return nfs4_status(rc);

@@ -254,9 +254,11 @@ struct nfs4_state *nfs4_state_new(struct nfs4_state_shard *shard, const struct e
 	atomic_fetch_add(&file->refs, 1);
 	list_push_back(&file->states, &state->in_file);
 	shard->slot[state->index] = state;
-	if (kind == NFS4_STATE_OPEN)
+	if (kind == NFS4_STATE_OPEN) {
 		list_init(&state->open.locks);
-	else if (kind == NFS4_STATE_LOCK)
+		file->opens++;
+	}
+	if (kind == NFS4_STATE_LOCK)
 		list_node_init(&state->lock.in_open);
 	if (kind != NFS4_STATE_DELEG)
 		htable_insert(&shard->owners, &state->by_owner, owner_hash(file, client, kind, owner));
@@ -284,14 +286,14 @@ void nfs4_state_unlink(struct nfs4_state *state, struct list *dropped)
 			nfs4_state_unlink(container_of(n, struct nfs4_state, lock.in_open), dropped);
 		if (state->open.access & OPEN4_SHARE_ACCESS_WRITE)
 			file->writers--;
+		file->opens--;
 		lock_share_unset(lock_server_table(), &file->key, &owner);
 		break;
 	case NFS4_STATE_LOCK:
 		lock_release_owner(lock_server_table(), &file->key, &owner);
 		break;
 	case NFS4_STATE_DELEG:
-		if (!state->deleg.revoked)
-			nfs4_deleg_unlinked(state);
+		nfs4_deleg_unlinked(state);
 		break;
 	}
 	nfs4_state_forget(state, dropped);
@@ -457,7 +459,7 @@ static nfsstat4 state_allows(const struct nfs4_state *state, uint32_t access, ui
 	const struct nfs4_state *open = state->kind == NFS4_STATE_LOCK ? state->lock.open : state;
 
 	if (state->kind == NFS4_STATE_DELEG)
-		return access & OPEN4_SHARE_ACCESS_WRITE ? NFS4ERR_OPENMODE : NFS4_OK;
+		return (access & OPEN4_SHARE_ACCESS_WRITE) && !state->deleg.write ? NFS4ERR_OPENMODE : NFS4_OK;
 	if ((access & OPEN4_SHARE_ACCESS_WRITE) && !(open->open.access & OPEN4_SHARE_ACCESS_WRITE))
 		return NFS4ERR_OPENMODE;
 	*opened = open->open.uid == uid && (access & ~open->open.access) == 0;
@@ -473,7 +475,8 @@ static nfsstat4 anonymous_check(struct nfs4_compound *c, uint32_t access)
 		return NFS4ERR_GRACE;
 	if (lock_share_test(lock_server_table(), &key, NULL, access, 0))
 		return NFS4ERR_LOCKED;
-	return access & OPEN4_SHARE_ACCESS_WRITE ? nfs4_deleg_break(c->current.fs, c->current.id, c->client) : NFS4_OK;
+	return access & OPEN4_SHARE_ACCESS_WRITE ? nfs4_deleg_break(c->current.fs, c->current.id, c->client)
+						 : nfs4_deleg_break_read(c->current.fs, c->current.id, c->client);
 }
 
 nfsstat4 nfs4_stateid_check(
@@ -493,7 +496,8 @@ nfsstat4 nfs4_stateid_check(
 	if (special == STATEID_ANONYMOUS || (special == STATEID_BYPASS && (access & OPEN4_SHARE_ACCESS_WRITE)))
 		return anonymous_check(c, access);
 	if (special == STATEID_BYPASS)
-		return nfs4_grace_active() ? NFS4ERR_GRACE : NFS4_OK;
+		return nfs4_grace_active() ? NFS4ERR_GRACE
+					   : nfs4_deleg_break_read(c->current.fs, c->current.id, c->client);
 	status = nfs4_state_find(c, stateid, &state);
 	if (status != NFS4_OK)
 		return status;

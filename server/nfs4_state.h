@@ -43,6 +43,7 @@ struct nfs4_file {
 	_Atomic unsigned refs; /* of states, until they are dropped */
 	unsigned writers;      /* opens that may write */
 	unsigned delegs;       /* delegations that are not revoked */
+	unsigned opens;	       /* opens, of all clients */
 };
 
 struct nfs4_state {
@@ -67,6 +68,8 @@ struct nfs4_state {
 		struct {
 			uint64_t recalled;	  /* now_ns() of the recall; 0: none */
 			bool revoked;		  /* the client has yet to free the stateid */
+			bool write, modified;	  /* modified: the client has written what we do not have yet */
+			uint64_t change, told;	  /* of a write delegation: when it was given, and what others saw since */
 			uint8_t fh[HANDLE_BYTES]; /* what the client calls the file */
 		} deleg;
 	};
@@ -116,8 +119,16 @@ nfsstat4 nfs4_deleg_break(struct fs *fs, struct fs_id id, struct nfs4_client *cl
 nfsstat4 nfs4_deleg_break_name(struct fs *fs, const struct fs_op *op, struct fs_id dir, const struct xdr_opaque *name,
 	struct nfs4_client *client);
 
+/* As nfs4_deleg_break(), before an operation reads: only write delegations are in the way. */
+nfsstat4 nfs4_deleg_break_read(struct fs *fs, struct fs_id id, struct nfs4_client *client);
+/*
+ * GETATTR: what a client with a write delegation has changed meanwhile goes into ATTR (size, change, times). It is
+ * asked (CB_GETATTR); NFS4ERR_DELAY: it does not answer, and its delegation is recalled. Waits.
+ */
+nfsstat4 nfs4_deleg_getattr(struct fs *fs, struct fs_id id, struct nfs4_client *client, struct fs_attr *attr);
 /* Once there is a client that may get delegations: from then on nfs4_deleg_break() looks. No wait. */
 void nfs4_deleg_enable(void);
+void nfs4_deleg_policy(enum delegations policy); /* of the configuration; any time */
 
 /*
  * Grace and the durable records of clients (nfs4_grace.c). A record is written before the first state of a client on a
@@ -185,16 +196,17 @@ void nfs4_current_stateid_set(struct nfs4_compound *c, const stateid4 *stateid);
 /* Ends the client ID if its lease ran out: what it holds gives way to others. True: try again. Waits. */
 bool nfs4_expel_absent(uint64_t id);
 
-nfsstat4 nfs4_deleg_break_open(struct fs *fs, struct fs_id id, struct nfs4_client *client); /* before such an OPEN */
+nfsstat4 nfs4_deleg_break_open(
+	struct fs *fs, struct fs_id id, struct nfs4_client *client, uint32_t access, uint32_t deny); /* before such an OPEN */
 /* Locked: whether a delegation of another client is in the way of such an open. */
 bool nfs4_deleg_conflicts(struct nfs4_state_shard *shard, struct fs *fs, struct fs_id id,
 	const struct nfs4_client *client, uint32_t access, uint32_t deny);
 /*
  * Locked: gives the client of OPEN a delegation when that is wise, and says in *TO what came of it. ARGS are those of
- * the OPEN; CAN_CALLBACK was asked before.
+ * the OPEN; CAN_CALLBACK was asked before; ATTR are the file's.
  */
 void nfs4_deleg_offer(struct nfs4_compound *c, struct nfs4_state *open, const OPEN4args *args, bool can_callback,
-	open_delegation4 *to);
+	const struct fs_attr *attr, open_delegation4 *to);
 void nfs4_deleg_unlinked(struct nfs4_state *deleg); /* locked: it is going */
 void nfs4_deleg_counts(struct nfs4_state_counts *counts);
 struct lock_owner nfs4_lock_owner(const struct nfs4_state *state);

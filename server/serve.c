@@ -327,13 +327,14 @@ static void undo(struct server *server, enum stage stage)
 }
 
 /* What clients hold on files: nothing yet, but who may reclaim it is known before the first call. */
-static int states_start(const struct exports *exports, struct error *err)
+static int states_start(const struct config *config, const struct exports *exports, struct error *err)
 {
 	struct lock_table *locks = lock_table_create(NULL);
 
 	if (!locks)
 		return error_set(err, -ENOMEM, "out of memory");
 	lock_server_table_set(locks);
+	nfs4_deleg_policy(config->delegations);
 	int rc = nfs4_start(exports);
 	if (!rc)
 		rc = nfs4_grace_start(exports);
@@ -378,7 +379,7 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	struct exports *exports = exports_build(config, &server->storage, err);
 	if (!exports)
 		return err->code;
-	rc = states_start(exports, err);
+	rc = states_start(config, exports, err);
 	if (!rc) {
 		*stage = STAGE_NFS4;
 		rc = rpc_server_start(&rpc, &server->rpc, err);
@@ -502,11 +503,13 @@ int serve_reload(struct server *server, struct error *err)
 	int rc = l.rc;
 	if (!rc) {
 		rc = reload_exports(server, l.config, err);
-		if (rc)
+		if (rc) {
 			config_free(l.config);
-		else
+		} else {
+			nfs4_deleg_policy(server->config->delegations);
 			log_info("server", "exports reloaded file=%s exports=%u", server->config->file,
 				server->config->export_count);
+		}
 	}
 	fiber_unlock(&server->reload_lock);
 	return rc;

@@ -52,6 +52,9 @@ struct config_export {
 	unsigned allow_count;
 	unsigned line; /* for messages about it later */
 };
+/* Which delegations NFSv4 clients may get. */
+enum delegations { DELEGATIONS_NONE, DELEGATIONS_READ, DELEGATIONS_WRITE };
+
 struct config {
 	char *file;
 	char **listen;
@@ -60,6 +63,7 @@ struct config {
 	unsigned cores;		      /* 0: auto */
 	uint64_t memory;	      /* bytes; 0: auto */
 	char *control;
+	enum delegations delegations;
 	char *hook;	       /* a program that is run for each event; NULL: none */
 	char *metrics_address; /* "127.0.0.1" */
 	uint16_t metrics_port; /* 9750; 0: off */
