@@ -261,7 +261,8 @@ static const char *open_steps(struct rdma_connection *conn)
 		return "no queue pair";
 	if (conn->failed)
 		return "it went away";
-	int rc = rpc_connection_begin(&conn->rpc, server, &rdma_rpc_transport, rdma_get_peer_addr(conn->id));
+	int rc = rpc_connection_begin(
+		&conn->rpc, server, &rdma_rpc_transport, rdma_get_peer_addr(conn->id), rdma_get_local_addr(conn->id));
 	if (rc)
 		return rc == -EMFILE ? "too many connections" : "the server stops";
 	conn->began = true;

@@ -639,6 +639,11 @@ const struct sockaddr_storage *rpc_peer(const struct rpc_request *req)
 	return &req->connection->peer;
 }
 
+const struct sockaddr_storage *rpc_local(const struct rpc_request *req)
+{
+	return &req->connection->local;
+}
+
 void rpc_peer_text(const struct rpc_request *req, char *text, size_t room)
 {
 	snprintf(text, room, "%s", req->connection->peer_text);

@@ -102,6 +102,8 @@ struct rpc_request {
 
 /* Address of the peer, IPv4-mapped IPv6 shown as IPv4. No wait. */
 const struct sockaddr_storage *rpc_peer(const struct rpc_request *req);
+/* Our own address of that connection. No wait. */
+const struct sockaddr_storage *rpc_local(const struct rpc_request *req);
 void rpc_peer_text(const struct rpc_request *req, char *text, size_t room); /* without port */
 
 /*
@@ -222,6 +224,26 @@ struct rpc_connection_info {
 };
 void rpc_connections_foreach(
 	struct rpc_server *server, void (*fn)(void *arg, const struct rpc_connection_info *info), void *arg);
+
+/*
+ * A call of ours to another host, over TCP. Waits until call->deadline at most. Filled in by the caller: TO (port 0:
+ * its rpcbind is asked), FROM (family 0: any address of ours; its port does not matter), what is called, and the
+ * encoded arguments; then there are the results. -ETIME, or what connecting failed with: it cannot be reached; -ENOENT:
+ * no such program there; -EREMOTEIO: it refused; -EPROTO: it talks nonsense.
+ */
+struct rpc_outgoing {
+	struct sockaddr_storage to, from;
+	uint32_t program, version, procedure;
+	uint64_t deadline; /* now_ns() */
+	uint32_t args_bytes, results_bytes;
+	uint8_t args[4608], results[2560];
+};
+int rpc_call_out(struct rpc_outgoing *call);
+void rpc_address_portless(struct sockaddr_storage *address); /* its port becomes 0 */
+/* "192.0.2.1", "2001:db8::1"; IPv4-mapped as IPv4. Any thread. */
+void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
+/* Of an address without its port, the same after a restart. Any thread. */
+uint64_t rpc_address_hash(const struct sockaddr *address);
 
 /* rpcbind, through libtirpc on a helper thread: -ENOENT when none runs here. */
 int rpc_rpcbind_set(uint32_t program, uint32_t version, const char *netid, uint16_t port);

@@ -74,7 +74,7 @@ struct rpc_connection {
 	const struct rpc_transport *transport;
 	struct rpc_server *server;
 	struct rpc_shard *shard; /* of its reactor */
-	struct sockaddr_storage peer;
+	struct sockaddr_storage peer, local;
 	char peer_text[64];		 /* numeric, without port; IPv4-mapped as IPv4 */
 	uint64_t client;		 /* rpc_tag.client */
 	uint32_t calls;			 /* received and not yet freed */
@@ -97,7 +97,7 @@ struct rpc_connection {
  * of connections: the transport then closes it without further calls here. No wait.
  */
 int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server, const struct rpc_transport *transport,
-	const struct sockaddr *peer);
+	const struct sockaddr *peer, const struct sockaddr *local);
 /* The transport begins to close it; may come twice. In the loop or a fiber; no wait. */
 void rpc_connection_closing(struct rpc_connection *conn);
 void rpc_connection_end(struct rpc_connection *conn); /* calls is 0. No wait */
@@ -256,10 +256,6 @@ void rpc_bytes_out(struct rpc_connection *conn, uint64_t bytes);
 bool rpc_memory_take(struct rpc_shard *shard, uint64_t bytes);
 void rpc_memory_give(struct rpc_shard *shard, uint64_t bytes);
 
-/* "192.0.2.1", "2001:db8::1"; IPv4-mapped as IPv4. */
-void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
-/* Hash of an address without its port, the same after a restart. */
-uint64_t rpc_address_hash(const struct sockaddr *address);
 /* "0.0.0.0" or "::1" and a port, without a look-up; -EINVAL with a sentence. */
 int rpc_address_parse(
 	const char *text, uint16_t port, struct sockaddr_storage *address, socklen_t *bytes, struct error *err);

@@ -120,7 +120,7 @@ static uint32_t tcp_connections(struct rpc_server *server)
 }
 
 int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server, const struct rpc_transport *transport,
-	const struct sockaddr *peer)
+	const struct sockaddr *peer, const struct sockaddr *local)
 {
 	struct rpc_shard *shard = rpc_shard_self(server);
 
@@ -134,6 +134,8 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 	conn->shard = shard;
 	memcpy(&conn->peer, peer,
 		peer->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+	memcpy(&conn->local, local,
+		local->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
 	conn->client = rpc_address_hash(peer);
 	conn->since_ns = now_ns();

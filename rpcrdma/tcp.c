@@ -712,19 +712,19 @@ static void tcp_arrive(void *arg)
 	union {
 		struct sockaddr_storage storage;
 		struct sockaddr any;
-	} peer = {0};
-	socklen_t bytes = sizeof(peer.storage);
+	} peer = {0}, local = {0};
+	socklen_t bytes = sizeof(peer.storage), local_bytes = bytes;
 
 	free(a);
 	atomic_fetch_sub(&rpc_shard_self(server)->tcp_arriving, 1);
 	struct tcp_shard *t = tcp_shard_of(rpc_shard_self(server));
 	struct tcp_connection *c = t ? calloc(1, sizeof(*c)) : NULL;
-	if (!c || getpeername(fd, &peer.any, &bytes) < 0) {
+	if (!c || getpeername(fd, &peer.any, &bytes) < 0 || getsockname(fd, &local.any, &local_bytes) < 0) {
 		free(c);
 		close(fd);
 		return;
 	}
-	int rc = rpc_connection_begin(&c->conn, server, &tcp_transport, &peer.any);
+	int rc = rpc_connection_begin(&c->conn, server, &tcp_transport, &peer.any, &local.any);
 	if (rc < 0) {
 		if (rc == -EMFILE)
 			log_warning(

@@ -986,6 +986,20 @@ uint64_t lock_bytes(struct lock_table *t)
 	return atomic_load(&t->bytes);
 }
 
+uint64_t lock_client_bytes(struct lock_table *t, enum lock_kind kind, uint64_t id)
+{
+	uint64_t hash = client_hash(kind, id), bytes = 0;
+
+	pthread_mutex_lock(&t->clients_mutex);
+	htable_foreach_hash (n, &t->clients, hash) {
+		struct lock_client *c = container_of(n, struct lock_client, node);
+		if (c->id == id && c->kind == kind)
+			bytes = atomic_load(&c->bytes);
+	}
+	pthread_mutex_unlock(&t->clients_mutex);
+	return bytes;
+}
+
 static struct lock_table *_Atomic server_table;
 
 struct lock_table *lock_server_table(void)

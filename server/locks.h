@@ -140,6 +140,7 @@ struct lock_info {
 };
 void lock_foreach(struct lock_table *table, void (*fn)(void *arg, const struct lock_info *info), void *arg);
 uint64_t lock_bytes(struct lock_table *table); /* memory that the records take */
+uint64_t lock_client_bytes(struct lock_table *table, enum lock_kind kind, uint64_t client); /* 0: it has nothing */
 
 /* The server's one table: made by serve_start(), NULL before and after. */
 struct lock_table *lock_server_table(void);

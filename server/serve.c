@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "server/nfs4_session.h"
+#include "server/nlm_internal.h"
 #include "xdr/mount3.h"
 
 /* ------------------------------------------------------------------------------------------------
@@ -201,19 +202,25 @@ static void listen_rdma(struct server *server)
 struct registration {
 	uint32_t program, version;
 	const char *netid;
-	bool rdma;
+	bool rdma, udp;
 };
 static const struct registration registrations[] = {
-	{NFS_PROGRAM, NFS_V3, "tcp", false},
-	{NFS_PROGRAM, NFS_V3, "tcp6", false},
-	{MOUNT_PROGRAM, MOUNT_V3, "tcp", false},
-	{MOUNT_PROGRAM, MOUNT_V3, "tcp6", false},
-	{NFS_PROGRAM, NFS_V3, "rdma", true},
-	{NFS_PROGRAM, NFS_V3, "rdma6", true},
-	{NFS4_PROGRAM, NFS_V4, "tcp", false},
-	{NFS4_PROGRAM, NFS_V4, "tcp6", false},
-	{NFS4_PROGRAM, NFS_V4, "rdma", true},
-	{NFS4_PROGRAM, NFS_V4, "rdma6", true},
+	{NFS_PROGRAM, NFS_V3, "tcp", false, false},
+	{NFS_PROGRAM, NFS_V3, "tcp6", false, false},
+	{MOUNT_PROGRAM, MOUNT_V3, "tcp", false, false},
+	{MOUNT_PROGRAM, MOUNT_V3, "tcp6", false, false},
+	{NFS_PROGRAM, NFS_V3, "rdma", true, false},
+	{NFS_PROGRAM, NFS_V3, "rdma6", true, false},
+	{NLM_PROG, NLM_V4, "tcp", false, false},
+	{NLM_PROG, NLM_V4, "tcp6", false, false},
+	{SM_PROG, SM_VERS, "tcp", false, false},
+	{SM_PROG, SM_VERS, "tcp6", false, false},
+	{SM_PROG, SM_VERS, "udp", false, true},
+	{SM_PROG, SM_VERS, "udp6", false, true},
+	{NFS4_PROGRAM, NFS_V4, "tcp", false, false},
+	{NFS4_PROGRAM, NFS_V4, "tcp6", false, false},
+	{NFS4_PROGRAM, NFS_V4, "rdma", true, false},
+	{NFS4_PROGRAM, NFS_V4, "rdma6", true, false},
 };
 
 static bool listens_on(const struct config *config, bool v6)
@@ -227,11 +234,19 @@ static bool listens_on(const struct config *config, bool v6)
 static void rpcbind_register(struct server *server)
 {
 	const struct config *config = server->config;
+	bool other_statd = nsm_registered_by_other();
 
+	if (other_statd)
+		log_warning("server",
+			"another statd runs on this machine: locks of clients that restart stay until they ask "
+			"again; stop it (rpc-statd.service) and restart furrowd");
+	server->statd = !other_statd;
 	for (unsigned i = 0; i < sizeof(registrations) / sizeof(registrations[0]); i++) {
 		const struct registration *r = &registrations[i];
-		uint16_t port = r->rdma ? config->rdma_port : config->nfs_port;
-		if (!port || (r->rdma && !server->rdma) || !listens_on(config, strchr(r->netid, '6')))
+		bool v6 = strchr(r->netid, '6');
+		uint16_t port = r->rdma ? config->rdma_port : r->udp ? nsm_udp_port(v6) : config->nfs_port;
+		if (!port || (r->rdma && !server->rdma) || !listens_on(config, v6) ||
+			(r->program == SM_PROG && other_statd))
 			continue;
 		int rc = rpc_rpcbind_set(r->program, r->version, r->netid, port);
 		if (rc == -ENOENT) {
@@ -250,7 +265,7 @@ static void rpcbind_register(struct server *server)
 static void rpcbind_unregister(struct server *server)
 {
 	for (unsigned i = 0; i < sizeof(registrations) / sizeof(registrations[0]) && server->rpcbind; i++)
-		if (!registrations[i].rdma || server->rdma)
+		if ((!registrations[i].rdma || server->rdma) && (registrations[i].program != SM_PROG || server->statd))
 			(void)rpc_rpcbind_unset(
 				registrations[i].program, registrations[i].version, registrations[i].netid);
 	server->rpcbind = false;
@@ -304,11 +319,13 @@ static void undo(struct server *server, enum stage stage)
 		metrics_http_stop();
 	if (stage >= STAGE_CONTROL)
 		control_stop(server);
+	nsm_udp_stop();
 	if (stage >= STAGE_RPC) {
 		rpc_server_stop(server->rpc);
 		server->rpc = NULL;
 	}
 	if (stage >= STAGE_NFS4) {
+		nlm_stop();
 		nfs4_grace_stop();
 		nfs4_stop();
 		lock_table_destroy(lock_server_table());
@@ -326,10 +343,13 @@ static void undo(struct server *server, enum stage stage)
 	server->retired_count = 0;
 }
 
+#define LOCKS_PART 24 /* of the arena's size: what locks may take beside it */
+
 /* What clients hold on files: nothing yet, but who may reclaim it is known before the first call. */
 static int states_start(const struct config *config, const struct exports *exports, struct error *err)
 {
-	struct lock_table *locks = lock_table_create(NULL);
+	struct lock_limits limits = {.total_bytes = arena_total_bytes() / LOCKS_PART};
+	struct lock_table *locks = lock_table_create(&limits);
 
 	if (!locks)
 		return error_set(err, -ENOMEM, "out of memory");
@@ -339,16 +359,20 @@ static int states_start(const struct config *config, const struct exports *expor
 	if (!rc)
 		rc = nfs4_grace_start(exports);
 	if (!rc)
+		rc = nlm_start(exports);
+	if (!rc)
 		return 0;
+	nlm_stop();
 	lock_server_table_set(NULL);
 	lock_table_destroy(locks);
-	return error_set(err, rc, "cannot start NFSv4: %s", strerror(-rc));
+	return error_set(err, rc, "cannot start the lock managers: %s", strerror(-rc));
 }
 
 static int start(struct server *server, const bool *stop, enum stage *stage, struct error *err)
 {
 	const struct config *config = server->config;
-	static const struct rpc_program *const programs[] = {&nfs3_program, &nfs4_program, &mount3_program};
+	static const struct rpc_program *const programs[] = {
+		&nfs3_program, &nfs4_program, &mount3_program, &nlm4_program, &nsm_program};
 	const struct rpc_server_config rpc = {.programs = programs,
 		.program_count = sizeof(programs) / sizeof(programs[0]),
 		.connection_closed = nfs4_connection_closed};
@@ -407,7 +431,9 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	if (rc)
 		return rc;
 	*stage = STAGE_ALL;
+	nsm_udp_start(config);
 	rpcbind_register(server);
+	nlm_notify_hosts();
 	return 0;
 }
 
@@ -486,6 +512,7 @@ static int reload_exports(struct server *server, struct config *config, struct e
 		return err->code;
 	struct exports *old = exports_get();
 	replies_load(server, exports, old);
+	nlm_reloaded(exports, old);
 	exports_put(old);
 	exports_publish(exports);
 	if (!server_settings_same(server->config, config))

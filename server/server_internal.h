@@ -193,6 +193,7 @@ struct server {
 	struct rpc_server *rpc;
 	uint64_t started; /* wall_ns() */
 	bool rdma, rpcbind;
+	bool statd;	       /* NSM is ours here */
 	_Atomic bool stopping; /* commands that take long (a check) end early; any reactor */
 	/* Configurations that a reload replaced: what was made from them may still point into them. Freed at the end.
 	 */
@@ -204,7 +205,7 @@ struct server {
 	int (*reload)(struct server *server, struct error *err);
 };
 
-extern const struct rpc_program nfs3_program, mount3_program;
+extern const struct rpc_program nfs3_program, mount3_program, nlm4_program, nsm_program;
 /*
  * From a configuration to a server that answers, and back (serve.c). All three wait, on reactor 0.
  * serve_start() undoes what it did when it fails; it gives up with -ECANCELED between its steps once *STOP is set.

@@ -24,6 +24,7 @@
 struct client {
 	int fd;
 	uint16_t port;
+	const char *from; /* the address that it calls from; NULL: any */
 	uint32_t xid, flavor, uid, gid;
 	uint8_t *call, *reply, *memory;
 	struct xdr_out out;
@@ -42,6 +43,10 @@ static inline bool client_connect(struct client *c)
 		close(c->fd);
 	c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	struct sockaddr_in from = {.sin_family = AF_INET};
+	if (c->from && (inet_pton(AF_INET, c->from, &from.sin_addr) != 1 ||
+			       bind(c->fd, (struct sockaddr *)&from, sizeof(from))))
+		return false;
 	return !connect(c->fd, (struct sockaddr *)&to, sizeof(to));
 }
 
