@@ -113,14 +113,17 @@ announce() {
 	for ((i = 0; i < 600; i++)); do
 		sleep 0.1
 		[ "$(furrow status --json 2>/dev/null | grep -c '"pid"')" = 1 ] || continue
+		# With rpcbind a client finds the ports and the lock manager. On this machine its own lock manager is in the way.
+		local ports=,port=$PORT,mountport=$PORT,mountproto=tcp,nolock rdma_ports=,mountport=$PORT,mountproto=tcp,nolock
+		if [[ $where != 127.* && $where != ::1 ]] && furrow status --json | grep -q '"rpcbind": true'; then ports='' rdma_ports=''; fi
 		cat <<END
 
 Furrow serves /demo from $VAR. Ctrl-C ends it; what was written stays there. On a client:
 
-    mount -t nfs -o vers=3,tcp,port=$PORT,mountport=$PORT,mountproto=tcp,nolock $address:/demo /mnt
+    mount -t nfs -o vers=3,tcp$ports $address:/demo /mnt
 END
 		[ "$RDMA" = off ] || cat <<END
-    mount -t nfs -o vers=3,rdma,port=$RDMA,mountport=$PORT,mountproto=tcp,nolock $address:/demo /mnt
+    mount -t nfs -o vers=3,rdma,port=$RDMA$rdma_ports $address:/demo /mnt
 END
 		cat <<END
 

@@ -9,6 +9,7 @@
  *   control.c   the control socket (server side), metrics_http.c the /metrics page, storage_metrics.c its part about
  * storage cli*.c      `furrow`: arguments, tables, confirmation, progress, exit status exports.c   which client may do
  * what where; access gate; pseudo-root handle.c    file handles with their MAC nfs3*.c     NFSv3, mount3.c MOUNT 3
+ *   locks.c     the lock table of all protocols; nlm*.c, nsm.c locks of NFSv3; grace.c; stable.h what must survive
  *   serve.c     the server's start, reload and stop; main.c furrowd: options, signals; daemon.c leaving the terminal
  */
 #ifndef FURROW_SERVER_INTERNAL_H

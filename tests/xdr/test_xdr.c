@@ -73,8 +73,10 @@ struct test_type {
 #include "xdr/mount3_test.h"
 #include "xdr/nfs3_test.h"
 #include "xdr/nfs4_test.h"
+#include "xdr/nlm4_test.h"
 #include "xdr/rpc_test.h"
 #include "xdr/rpcrdma_test.h"
+#include "xdr/sm_inter_test.h"
 
 static struct test_random rnd;
 static uint8_t *value_memory, *decode_memory, *wire, *again;
