@@ -6,8 +6,8 @@
 . tests/vm/lib.sh
 net=10.98.1
 cat >/tmp/locker.py <<'P'
-# locker.py FILE ex|sh|un now|wait|SECONDS FIRST LENGTH LOG: takes a lock, says so in LOG, keeps it until stdin ends
-import errno, fcntl, signal, sys, time
+# locker.py FILE ex|sh now|wait|SECONDS FIRST LENGTH|flock LOG: takes a lock, says so in LOG, keeps it until LOG.go exists
+import errno, fcntl, os, signal, sys, time
 name, kind, how, first, length, log = sys.argv[1:7]
 def tell(word):
     with open(log, "a") as f:
@@ -27,7 +27,8 @@ try:
         fcntl.lockf(f, flags, int(length), int(first))
     signal.alarm(0)
     tell("locked")
-    sys.stdin.read()
+    while not os.path.exists(log + ".go"):
+        time.sleep(0.1)
     if length == "flock":
         fcntl.flock(f, fcntl.LOCK_UN)
     else:
@@ -64,19 +65,14 @@ on() { # N COMMAND...
 	if [ "$n" = 0 ]; then "$@"; else nsenter -t ${client[$n]} -n -m -u "$@"; fi
 }
 # hold NAME N FILE KIND HOW FIRST LENGTH: a process on machine N; let NAME go ends it; its events are in /tmp/NAME.log
-declare -A feed
 hold() {
 	local name=$1 n=$2
 	shift 2
-	rm -f /tmp/$name.{in,log}
-	mkfifo /tmp/$name.in
+	rm -f /tmp/$name.log.go
 	: >/tmp/$name.log
-	on $n python3 /tmp/locker.py "$@" /tmp/$name.log </tmp/$name.in &
-	local fd
-	exec {fd}>/tmp/$name.in
-	feed[$name]=$fd
+	on $n python3 /tmp/locker.py "$@" /tmp/$name.log &
 }
-let_go() { eval "exec ${feed[$1]}>&-"; }
+let_go() { : >/tmp/$1.log.go; }
 # event NAME WORD SECONDS: it comes to be told within that time
 event() {
 	local i
