@@ -141,7 +141,8 @@ json_t *admin_state_expel(struct admin *admin)
 	id = strtoull(text, &end, 16);
 	client = admin->server && *text && !*end ? nfs4_client_find(id) : NULL;
 	if (!client) {
-		error_set(admin->err, -ENOENT, "there is no NFSv4 client \"%.64s\"; `furrow state list` shows them", text);
+		error_set(admin->err, -ENOENT, "there is no NFSv4 client \"%.64s\"; `furrow state list` shows them",
+			text);
 		return NULL;
 	}
 	json_t *result = json_object();

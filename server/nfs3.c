@@ -215,6 +215,8 @@ static void preload_one(void *arg, const struct fs_reply *reply)
 		.checksum = reply->checksum,
 	};
 
+	if (nfs4_reply_is_ours(reply))
+		return;
 	if (!rpc_cache_preload(preload->rpc, &tag, reply, sizeof(*reply)))
 		preload->count++;
 }

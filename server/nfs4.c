@@ -307,6 +307,8 @@ static nfsstat4 op_run(struct nfs4_compound *c, const struct nfs4_op *op)
 		status = c->uncached ? NFS4ERR_RETRY_UNCACHED_REP : session_check(c, op);
 	if (!status && !op->run)
 		status = NFS4ERR_NOTSUPP;
+	if (!status && c->replay && !nfs4_replay_allows(c->opnum))
+		status = NFS4ERR_DELAY;
 	if (!status)
 		status = fh_check(c, op);
 	if (!status)
@@ -445,6 +447,8 @@ int nfs4_start(const struct exports *exports)
 	int rc = nfs4_state_init();
 	if (!rc) {
 		rc = nfs4_clients_init(exports);
+		if (!rc)
+			rc = nfs4_replay_start(exports);
 		if (rc)
 			nfs4_state_fini();
 	}
@@ -455,4 +459,5 @@ void nfs4_stop(void)
 {
 	nfs4_state_fini();
 	nfs4_clients_fini();
+	nfs4_replay_stop();
 }

@@ -26,7 +26,7 @@
 #define COOL_NS (10 * NSEC_PER_SEC)	  /* after a recall, no new delegation of the file */
 #define CHANGE_NS NSEC_PER_SEC		  /* nor while an operation that changes it without an open may run */
 #define PATIENCE_NS (100 * NSEC_PER_MSEC) /* an operation waits so long for what it had recalled */
-#define ASK_NS (2 * NSEC_PER_SEC)		 /* a holder has so long to tell its attributes */
+#define ASK_NS (2 * NSEC_PER_SEC)	  /* a holder has so long to tell its attributes */
 #define DELEGS_MAX (NFS4_STATES_MAX / 8)
 
 static _Atomic uint64_t delegs, writes, given, recalled, revoked;
@@ -274,8 +274,8 @@ bool nfs4_deleg_conflicts(struct nfs4_state_shard *shard, struct fs *fs, struct 
 }
 
 /* One look: recalls what is in the way. True: something still is. *ABSENT: a client to expel, first. */
-static bool break_once(struct fs *fs, struct fs_id id, const struct nfs4_client *client, bool changes, uint64_t cool,
-	uint64_t *absent)
+static bool break_once(
+	struct fs *fs, struct fs_id id, const struct nfs4_client *client, bool changes, uint64_t cool, uint64_t *absent)
 {
 	struct nfs4_state_shard *shard = nfs4_shard_lock(fs, id);
 	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
@@ -373,8 +373,7 @@ static void ask_find(struct ask *ask, struct fs *fs, struct fs_id id, const stru
 
 	ask->client = NULL;
 	if (file && file->delegs)
-		list_foreach(n, &file->states)
-		{
+		list_foreach (n, &file->states) {
 			struct nfs4_state *state = container_of(n, struct nfs4_state, in_file);
 
 			if (!in_the_way(state, client, false))
@@ -402,8 +401,8 @@ static bool ask_holder(const struct ask *ask, uint64_t *change, uint64_t *size)
 
 	xdr_out_init(&out, args, sizeof(args));
 	if (!xdr_encode_CB_GETATTR4args(&out, &call) ||
-		nfs4_client_callback(ask->client, OP_CB_GETATTR, args, (uint32_t)(out.p - args),
-			now_ns() + ASK_NS, &result) ||
+		nfs4_client_callback(
+			ask->client, OP_CB_GETATTR, args, (uint32_t)(out.p - args), now_ns() + ASK_NS, &result) ||
 		result.status != NFS4_OK)
 		return false;
 	xdr_in_init(&in, result.data, result.bytes, &pool);
@@ -415,15 +414,14 @@ static bool ask_holder(const struct ask *ask, uint64_t *change, uint64_t *size)
 }
 
 /* As RFC 8881 10.4.3 has it: once the holder has changed something, each look shows another change. */
-static void ask_show(const struct ask *ask, struct fs *fs, struct fs_id id, uint64_t change, uint64_t size,
-	struct fs_attr *attr)
+static void ask_show(
+	const struct ask *ask, struct fs *fs, struct fs_id id, uint64_t change, uint64_t size, struct fs_attr *attr)
 {
 	struct nfs4_state_shard *shard = nfs4_shard_lock(fs, id);
 	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
 
 	if (file)
-		list_foreach(n, &file->states)
-		{
+		list_foreach (n, &file->states) {
 			struct nfs4_state *state = container_of(n, struct nfs4_state, in_file);
 			stateid4 stateid;
 

@@ -4,6 +4,7 @@
  *   nfs4.c           the program; COMPOUND: operations one after the other, their table, room for replies
  *   nfs4_client.c    clients: EXCHANGE_ID, DESTROY_CLIENTID, RECLAIM_COMPLETE, leases, expulsion
  *   nfs4_session.c   sessions: CREATE_SESSION, SEQUENCE with slots and their replies, connections
+ *   nfs4_replay.c    changes made before a restart: told once more, not done twice
  *   nfs4_callback.c  calls to clients: CB_COMPOUND over a backchannel of theirs
  *   nfs4_fh.c        filehandles, current and saved; the pseudo file system that joins the exports
  *   nfs4_attr.c      attributes, both ways
@@ -74,6 +75,9 @@ struct nfs4_compound {
 	struct exports *exports; /* held until the end */
 	struct nfs4_fh current, saved;
 	struct fs_op op; /* for operations on the current filehandle; cred is current.cred */
+	struct fs_reply mark; /* session and sequence, for changes that must not be done twice (nfs4_replay.c) */
+	uint32_t slot_id;
+	bool replay; /* of an earlier life's session */
 	/* The current stateid (RFC 8881 16.2.3.1.2) goes with the filehandle: nfs4_fh_changed() forgets it. */
 	stateid4 current_stateid, saved_stateid;
 	bool current_stateid_valid, saved_stateid_valid;
@@ -293,6 +297,20 @@ uint32_t nfs4_listxattrs_more(struct nfs4_compound *c);
 /* The segments of READ_PLUS, without data */
 #define NFS4_READ_PLUS_SEGMENTS 4u
 #define NFS4_READ_PLUS_HEADS (NFS4_READ_PLUS_SEGMENTS * 20u)
+
+/*
+ * Changes that were made before a restart (nfs4_replay.c). SEQUENCE notes what it is in the compound's mark; in an unknown
+ * session nfs4_replay_begin() tells whether the compound may run once more. A change asks nfs4_was_done() first (then
+ * MADE is what it made), and gives nfs4_marked() to fs/. No wait.
+ */
+int nfs4_replay_start(const struct exports *exports); /* -ENOMEM */
+void nfs4_replay_stop(void);
+bool nfs4_reply_is_ours(const struct fs_reply *reply);
+void nfs4_mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args);
+bool nfs4_replay_begin(struct nfs4_compound *c, const SEQUENCE4args *args);
+bool nfs4_replay_allows(uint32_t opnum);
+const struct fs_op *nfs4_marked(struct nfs4_compound *c);
+bool nfs4_was_done(const struct nfs4_compound *c, struct fs_id *made);
 
 /* Operations */
 nfsstat4 nfs4_op_exchange_id(struct nfs4_compound *c);

@@ -79,21 +79,24 @@ static int create_run(struct nfs4_compound *c, const CREATE4args *args, const st
 	const char *name = (const char *)args->objname.data;
 	size_t len = args->objname.len;
 	const specdata4 *dev = &args->objtype.devdata;
+	const struct fs_op *op = nfs4_marked(c);
 
+	if (nfs4_was_done(c, &attr->id))
+		return 0;
 	switch (args->objtype.type) {
 	case NF4DIR:
-		return fs_mkdir(fh->fs, &c->op, fh->id, name, len, set, attr, wcc);
+		return fs_mkdir(fh->fs, op, fh->id, name, len, set, attr, wcc);
 	case NF4LNK:
-		return fs_symlink(fh->fs, &c->op, fh->id, name, len, (const char *)args->objtype.linkdata.data,
+		return fs_symlink(fh->fs, op, fh->id, name, len, (const char *)args->objtype.linkdata.data,
 			args->objtype.linkdata.len, set, attr, wcc);
 	case NF4BLK:
 	case NF4CHR:
-		return fs_mknod(fh->fs, &c->op, fh->id, name, len, args->objtype.type == NF4BLK ? FS_BLK : FS_CHR,
+		return fs_mknod(fh->fs, op, fh->id, name, len, args->objtype.type == NF4BLK ? FS_BLK : FS_CHR,
 			dev->specdata1, dev->specdata2, set, attr, wcc);
 	case NF4SOCK:
-		return fs_mknod(fh->fs, &c->op, fh->id, name, len, FS_SOCK, 0, 0, set, attr, wcc);
+		return fs_mknod(fh->fs, op, fh->id, name, len, FS_SOCK, 0, 0, set, attr, wcc);
 	default:
-		return fs_mknod(fh->fs, &c->op, fh->id, name, len, FS_FIFO, 0, 0, set, attr, wcc);
+		return fs_mknod(fh->fs, op, fh->id, name, len, FS_FIFO, 0, 0, set, attr, wcc);
 	}
 }
 
@@ -169,9 +172,9 @@ nfsstat4 nfs4_op_remove(struct nfs4_compound *c)
 		status = nfs4_deleg_break_name(dir->fs, &c->op, dir->id, &args.target, c->client);
 	if (status)
 		return status;
-	int rc = fs_unlink(dir->fs, &c->op, dir->id, name, args.target.len, &wcc);
+	int rc = nfs4_was_done(c, NULL) ? 0 : fs_unlink(dir->fs, nfs4_marked(c), dir->id, name, args.target.len, &wcc);
 	if (rc == -EISDIR)
-		rc = fs_rmdir(dir->fs, &c->op, dir->id, name, args.target.len, &wcc);
+		rc = fs_rmdir(dir->fs, nfs4_marked(c), dir->id, name, args.target.len, &wcc);
 	if (rc)
 		return dir_status(dir, rc);
 	return nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));
@@ -223,8 +226,10 @@ nfsstat4 nfs4_op_rename(struct nfs4_compound *c)
 		status = nfs4_deleg_break_name(to->fs, &c->op, to->id, &args.newname, c->client);
 	if (status)
 		return status;
-	int rc = fs_rename(to->fs, &c->op, from->id, (const char *)args.oldname.data, args.oldname.len, to->id,
-		(const char *)args.newname.data, args.newname.len, &from_wcc, &to_wcc);
+	int rc = 0;
+	if (!nfs4_was_done(c, NULL))
+		rc = fs_rename(to->fs, nfs4_marked(c), from->id, (const char *)args.oldname.data, args.oldname.len,
+			to->id, (const char *)args.newname.data, args.newname.len, &from_wcc, &to_wcc);
 	if (rc)
 		return rename_status(from, to, rc);
 	return nfs4_fits(
@@ -249,8 +254,10 @@ nfsstat4 nfs4_op_link(struct nfs4_compound *c)
 		status = nfs4_deleg_break(file->fs, file->id, c->client);
 	if (status)
 		return status;
-	int rc = fs_link(
-		dir->fs, &c->op, file->id, dir->id, (const char *)args.newname.data, args.newname.len, &attr, &wcc);
+	int rc = 0;
+	if (!nfs4_was_done(c, NULL))
+		rc = fs_link(dir->fs, nfs4_marked(c), file->id, dir->id, (const char *)args.newname.data,
+			args.newname.len, &attr, &wcc);
 	if (rc)
 		return dir_status(dir, rc);
 	return nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));

@@ -530,6 +530,14 @@ static uint32_t status_flags(const struct nfs4_session *session)
 							   : 0);
 }
 
+static bool put_sequence(
+	struct xdr_out *out, const SEQUENCE4args *args, uint32_t highest, uint32_t target, uint32_t flags)
+{
+	return xdr_put_fixed(out, args->sa_sessionid, NFS4_SESSIONID_SIZE) && xdr_put_u32(out, args->sa_sequenceid) &&
+	       xdr_put_u32(out, args->sa_slotid) && xdr_put_u32(out, highest) && xdr_put_u32(out, target) &&
+	       xdr_put_u32(out, flags);
+}
+
 nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 {
 	SEQUENCE4args args;
@@ -541,7 +549,10 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 		return NFS4ERR_BADXDR;
 	struct nfs4_session *session = session_find(args.sa_sessionid);
 	if (!session)
-		return NFS4ERR_BADSESSION;
+		return nfs4_replay_begin(c, &args)
+			       ? nfs4_fits(c, put_sequence(out, &args, args.sa_slotid, args.sa_slotid, 0))
+			       : NFS4ERR_BADSESSION;
+	nfs4_mark_begin(c, &args);
 	pthread_mutex_lock(&session->lock);
 	nfsstat4 status = slot_check(c, session, &args, &again, &reply);
 	uint32_t slots = session->slots, target = session->target;
@@ -563,10 +574,7 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 	c->cache = args.sa_cachethis;
 	c->out_max = session->fore.ca_maxresponsesize;
 	c->cache_max = session->fore.ca_maxresponsesize_cached;
-	return nfs4_fits(c, xdr_put_fixed(out, args.sa_sessionid, NFS4_SESSIONID_SIZE) &&
-				    xdr_put_u32(out, args.sa_sequenceid) && xdr_put_u32(out, args.sa_slotid) &&
-				    xdr_put_u32(out, slots - 1) && xdr_put_u32(out, target) &&
-				    xdr_put_u32(out, status_flags(session)));
+	return nfs4_fits(c, put_sequence(out, &args, slots - 1, target, status_flags(session)));
 }
 
 void nfs4_sequence_end(struct nfs4_compound *c, int rc)

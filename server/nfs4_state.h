@@ -66,10 +66,10 @@ struct nfs4_state {
 			struct list_node in_open;
 		} lock;
 		struct {
-			uint64_t recalled;	  /* now_ns() of the recall; 0: none */
-			bool revoked;		  /* the client has yet to free the stateid */
-			bool write, modified;	  /* modified: the client has written what we do not have yet */
-			uint64_t change, told;	  /* of a write delegation: when it was given, and what others saw since */
+			uint64_t recalled;     /* now_ns() of the recall; 0: none */
+			bool revoked;	       /* the client has yet to free the stateid */
+			bool write, modified;  /* modified: the client has written what we do not have yet */
+			uint64_t change, told; /* of a write delegation: when it was given, and what others saw since */
 			uint8_t fh[HANDLE_BYTES]; /* what the client calls the file */
 		} deleg;
 	};
@@ -196,8 +196,8 @@ void nfs4_current_stateid_set(struct nfs4_compound *c, const stateid4 *stateid);
 /* Ends the client ID if its lease ran out: what it holds gives way to others. True: try again. Waits. */
 bool nfs4_expel_absent(uint64_t id);
 
-nfsstat4 nfs4_deleg_break_open(
-	struct fs *fs, struct fs_id id, struct nfs4_client *client, uint32_t access, uint32_t deny); /* before such an OPEN */
+nfsstat4 nfs4_deleg_break_open(struct fs *fs, struct fs_id id, struct nfs4_client *client, uint32_t access,
+	uint32_t deny); /* before such an OPEN */
 /* Locked: whether a delegation of another client is in the way of such an open. */
 bool nfs4_deleg_conflicts(struct nfs4_state_shard *shard, struct fs *fs, struct fs_id id,
 	const struct nfs4_client *client, uint32_t access, uint32_t deny);
