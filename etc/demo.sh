@@ -120,9 +120,11 @@ announce() {
 
 Furrow serves /demo from $VAR. Ctrl-C ends it; what was written stays there. On a client:
 
+    mount -t nfs -o port=$PORT $address:/demo /mnt
     mount -t nfs -o vers=3,tcp$ports $address:/demo /mnt
 END
 		[ "$RDMA" = off ] || cat <<END
+    mount -t nfs -o rdma,port=$RDMA $address:/demo /mnt
     mount -t nfs -o vers=3,rdma,port=$RDMA$rdma_ports $address:/demo /mnt
 END
 		cat <<END

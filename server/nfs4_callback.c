@@ -38,6 +38,7 @@ bool nfs4_back_bind(struct nfs4_session *session, struct rpc_link *link)
 	list_push_front(&session->backs, &back->in_session); /* the newest is the most likely to live */
 	htable_insert(&t->backs, &back->by_link, hash_u64(rpc_link_id(link)));
 	atomic_fetch_add(&session->client->backs, 1);
+	atomic_fetch_add(&session->back_count, 1);
 	if (rpc_link_closed(link)) {
 		nfs4_back_unlink(back);
 		return false;
@@ -48,6 +49,7 @@ bool nfs4_back_bind(struct nfs4_session *session, struct rpc_link *link)
 void nfs4_back_unlink(struct nfs4_back *back)
 {
 	atomic_fetch_sub(&back->session->client->backs, 1);
+	atomic_fetch_sub(&back->session->back_count, 1);
 	htable_remove(&t->backs, &back->by_link);
 	list_remove(&back->in_session);
 	rpc_link_put(back->link);
@@ -88,11 +90,11 @@ uint32_t nfs4_back_status(const struct nfs4_session *session)
 {
 	uint32_t flags = 0;
 
-	if (session->cb_fault)
+	if (atomic_load_explicit(&session->cb_fault, memory_order_relaxed))
 		flags |= SEQ4_STATUS_BACKCHANNEL_FAULT;
 	if (!atomic_load_explicit(&session->client->backs, memory_order_relaxed))
 		flags |= SEQ4_STATUS_CB_PATH_DOWN;
-	if (session->cb_wanted && list_empty(&session->backs))
+	if (session->cb_wanted && !atomic_load_explicit(&session->back_count, memory_order_relaxed))
 		flags |= SEQ4_STATUS_CB_PATH_DOWN_SESSION;
 	return flags;
 }
@@ -251,8 +253,8 @@ static int call_send(
 	return -ENOTCONN;
 }
 
-int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void *args, uint32_t bytes,
-	uint64_t deadline, struct nfs4_cb_result *result)
+static int callback(struct nfs4_client *client, uint32_t opnum, const void *args, uint32_t bytes, uint64_t deadline,
+	struct nfs4_cb_result *result)
 {
 	for (;;) {
 		struct cb_call call = {.session = NULL};
@@ -294,4 +296,21 @@ int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void 
 			return -ETIMEDOUT;
 		fiber_sleep(DELAY_NS);
 	}
+}
+
+static _Atomic unsigned calling;
+
+int nfs4_client_callback(struct nfs4_client *client, uint32_t opnum, const void *args, uint32_t bytes,
+	uint64_t deadline, struct nfs4_cb_result *result)
+{
+	atomic_fetch_add(&calling, 1);
+	int rc = callback(client, opnum, args, bytes, deadline, result);
+	atomic_fetch_sub(&calling, 1);
+	return rc;
+}
+
+void nfs4_callbacks_wait(void)
+{
+	while (atomic_load(&calling))
+		fiber_sleep(NSEC_PER_MSEC);
 }

@@ -416,6 +416,7 @@ void nfs4_clients_fini(void)
 	wait_queue_wake_all(&cleaner.queue);
 	while (cleaner.runs)
 		fiber_sleep(NSEC_PER_MSEC);
+	nfs4_callbacks_wait();
 	list_init(&sessions);
 	pthread_mutex_lock(&t->lock);
 	while ((n = list_first(&t->list))) {

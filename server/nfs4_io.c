@@ -91,6 +91,8 @@ nfsstat4 nfs4_op_read(struct nfs4_compound *c)
 	if (status)
 		return status;
 	uint32_t count = args.count < NFS_IO_MAX ? args.count : NFS_IO_MAX, room = rpc_payload_room(c->req);
+	if (count && !room)
+		return NFS4ERR_REP_TOO_BIG;
 	if (count > room)
 		count = room;
 	/* no file is longer, so what lies beyond reads as the end */

@@ -107,6 +107,8 @@ static nfsstat4 reply_tell(struct nfs4_compound *c, const struct nfs4_reply *rep
  * Sessions
  */
 
+#define CHUNK_BYTES (NFS4_SLOT_CHUNK * sizeof(struct nfs4_slot))
+
 static struct nfs4_slot *slot_of(struct nfs4_session *session, uint32_t slot)
 {
 	return &session->chunk[slot / NFS4_SLOT_CHUNK][slot % NFS4_SLOT_CHUNK];
@@ -114,8 +116,11 @@ static struct nfs4_slot *slot_of(struct nfs4_session *session, uint32_t slot)
 
 static void chunk_free(struct nfs4_session *session, uint32_t chunk)
 {
-	for (unsigned i = 0; i < NFS4_SLOT_CHUNK && session->chunk[chunk]; i++)
+	if (!session->chunk[chunk])
+		return;
+	for (unsigned i = 0; i < NFS4_SLOT_CHUNK; i++)
 		reply_put(session->chunk[chunk][i].reply);
+	atomic_fetch_sub_explicit(&t->cache_bytes, CHUNK_BYTES, memory_order_relaxed);
 	free(session->chunk[chunk]);
 	session->chunk[chunk] = NULL;
 }
@@ -123,10 +128,12 @@ static void chunk_free(struct nfs4_session *session, uint32_t chunk)
 static bool slots_grow(struct nfs4_session *session, uint32_t slots)
 {
 	for (uint32_t i = 0; i * NFS4_SLOT_CHUNK < slots; i++) {
-		if (!session->chunk[i])
-			session->chunk[i] = calloc(NFS4_SLOT_CHUNK, sizeof(struct nfs4_slot));
+		if (session->chunk[i])
+			continue;
+		session->chunk[i] = calloc(NFS4_SLOT_CHUNK, sizeof(struct nfs4_slot));
 		if (!session->chunk[i])
 			return false;
+		atomic_fetch_add_explicit(&t->cache_bytes, CHUNK_BYTES, memory_order_relaxed);
 	}
 	session->slots = slots;
 	return true;
@@ -374,7 +381,7 @@ nfsstat4 nfs4_op_create_session(struct nfs4_compound *c)
 			status = NFS4ERR_INVAL;
 		if (!status)
 			status = channels_agree(&args, &fore, &back);
-		if (!status && sessions_count(client) >= NFS4_SESSIONS_MAX)
+		if (!status && (sessions_count(client) >= NFS4_SESSIONS_MAX || t->sessions.count >= NFS4_SESSIONS_ALL))
 			status = NFS4ERR_NOSPC;
 		if (!status)
 			status = create_run(c, &args, client, &fore, &back, link);

@@ -15,10 +15,11 @@
 #define NFS4_SLOT_CHUNKS 16u
 #define NFS4_SLOTS_MAX (NFS4_SLOT_CHUNK * NFS4_SLOT_CHUNKS)
 #define NFS4_CB_SLOTS 16u
-#define NFS4_CLIENTS_MAX 8192u
+#define NFS4_CLIENTS_MAX 4096u
 #define NFS4_SESSIONS_MAX 16u /* of one client */
+#define NFS4_SESSIONS_ALL 8192u
 #define NFS4_CACHED_MAX 8192u /* largest reply that a slot keeps */
-/* Memory for kept replies: beyond it new sessions get few slots, and others are asked to use fewer. */
+/* Memory for slots and their replies: beyond it new sessions get few slots, and others are asked to use fewer. */
 #define NFS4_CACHE_BYTES (64ull << 20)
 #define NFS4_SLOTS_FEW 8u
 #define NFS4_LEASE_NS (NFS4_LEASE_SECONDS * NSEC_PER_SEC)
@@ -74,7 +75,9 @@ struct nfs4_session {
 	uint32_t cb_program;
 	struct rpc_cred cb_cred;
 	char cb_machine[64];
-	bool cb_wanted, cb_fault; /* a fault: calls were not answered, and slots are lost */
+	bool cb_wanted;
+	_Atomic bool cb_fault;	     /* calls were not answered, and slots are lost */
+	_Atomic unsigned back_count; /* of backs: read without a lock */
 	struct {
 		uint32_t sequence;
 		bool busy;
@@ -109,6 +112,7 @@ void nfs4_session_put(struct nfs4_session *session);
 /* Tables locked. Makes the connection of REQ one of the session's backchannel. False: no memory, or it is closed. */
 bool nfs4_back_bind(struct nfs4_session *session, struct rpc_link *link);
 void nfs4_back_unlink(struct nfs4_back *back); /* tables locked; frees it */
+void nfs4_callbacks_wait(void);		       /* until none is out; connections are closed. Waits */
 /* For struct rpc_server_config */
 void nfs4_connection_closed(struct rpc_link *link);
 /* SEQ4_STATUS_ bits about the backchannel. No lock. */
