@@ -241,12 +241,20 @@ static int array_start(struct assembly *a, struct error *err)
 	}
 	for (unsigned slot = 0; slot < c->slots; slot++) {
 		struct member_config *m = &c->member[slot];
-		bool good = false;
+		bool good = false, failed = false;
 		for (unsigned i = 0; i < a->count; i++) {
 			good = good || (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_USE);
 			if (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_STALE)
 				array->member[slot].stale = true;
+			if (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_FAILED) {
+				failed = true;
+				snprintf(array->member[slot].path, sizeof(array->member[slot].path), "%s",
+					a->list[i].info->path);
+			}
 		}
+		/* one that failed is not taken back by itself while its drive is where it was */
+		if (m->state == FORMAT_MEMBER_FAILED && !failed)
+			m->state = FORMAT_MEMBER_MISSING;
 		if (slot < c->members && !good && m->state != FORMAT_MEMBER_FAILED &&
 			m->state != FORMAT_MEMBER_MISSING) {
 			/* from now on it misses what is written; a rebuild that was under way begins again */

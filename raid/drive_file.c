@@ -128,6 +128,15 @@ fail:
 	return r;
 }
 
+static bool file_there(const struct drive *drive)
+{
+	struct stat st;
+	if (stat(drive->path, &st) != 0)
+		return false;
+	return S_ISBLK(st.st_mode) ? st.st_rdev == drive->id_dev
+				   : st.st_dev == drive->id_dev && st.st_ino == drive->id_ino;
+}
+
 static void file_close(struct drive *drive)
 {
 	if (drive->fd >= 0)
@@ -188,4 +197,5 @@ const struct drive_ops drive_file_ops = {
 	.close = file_close,
 	.submit = file_submit,
 	.result = file_result,
+	.there = file_there,
 };

@@ -98,6 +98,8 @@ struct drive_ops {
 	void (*submit)(struct drive_cmd *cmd);
 	/* 0 or negative errno from io.res; -EAGAIN: send it again. */
 	int (*result)(const struct drive_cmd *cmd);
+	/* Whether what was opened is still to be had under its name, or NULL: always. May block. */
+	bool (*there)(const struct drive *drive);
 	/* NULL: it cannot tell. May block. */
 	int (*health)(struct drive *drive, struct drive_smart *smart);
 };

@@ -409,5 +409,6 @@ const struct drive_ops drive_nvme_ops = {
 	.close = passthrough_close,
 	.submit = passthrough_submit,
 	.result = passthrough_result,
+	.there = passthrough_there,
 	.health = passthrough_health,
 };

@@ -17,6 +17,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "raid/raid_internal.h"
 
@@ -464,16 +465,42 @@ static void remove_home(void *arg)
 	fiber_unlock(&array->change);
 }
 
+struct there_call {
+	const struct drive *drive;
+	const char *path;
+	bool there;
+};
+
+static void there_blocking(void *arg)
+{
+	struct there_call *call = arg;
+	const char *path = strncmp(call->path, "fault:", 6) == 0 ? call->path + 6 : call->path;
+	if (call->drive && call->drive->ops->there)
+		call->there = call->drive->ops->there(call->drive);
+	else
+		call->there = access(path, F_OK) == 0;
+}
+
 static void let_go_home(void *arg)
 {
 	struct add_call *call = arg;
 	struct array *array = call->array;
+	struct member *member = &array->member[call->slot];
+	struct member_config *mc = &array->config.member[call->slot];
 	fiber_lock(&array->change);
-	if (call->slot < array->config.members && state_lost(array->config.member[call->slot].state) &&
-		array->member[call->slot].drive) {
-		char path[sizeof(array->member[0].path)];
-		memcpy(path, array->member[call->slot].path, sizeof(path));
-		member_drive_set(&array->member[call->slot], NULL, path);
+	if (call->slot < array->config.members && mc->state == FORMAT_MEMBER_FAILED && member->path[0]) {
+		struct there_call look = {.drive = member->drive, .path = member->path};
+		offload(there_blocking, &look);
+		if (!look.there) {
+			log_info("raid", "the drive of a failed member has left array=%s slot=%u drive=%s",
+				array->config.name, call->slot, member->path);
+			member_drive_set(member, NULL, member->path);
+			fiber_lock(&array->mutex);
+			mc->state = FORMAT_MEMBER_MISSING;
+			atomic_store(&member->state, FORMAT_MEMBER_MISSING);
+			(void)array_commit(array, NULL); /* it is lost either way */
+			fiber_unlock(&array->mutex);
+		}
 	}
 	fiber_unlock(&array->change);
 }

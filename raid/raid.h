@@ -128,8 +128,9 @@ int array_add(struct array *array, const char *drive, const struct member_add *h
 /* Lets go of the drive of a lost member or of a spare; the spare is wiped. */
 int array_remove(struct array *array, unsigned slot, struct error *err);
 /*
- * The drive of a lost member has left the machine: closes what was open of it, for the kernel keeps its name until
- * then. What array_status() tells of it stays. No error when there is nothing to do.
+ * When the drive of a failed member has left the machine, or another one has its name now: closes what was open of it,
+ * for the kernel keeps its name until then, and the member is missing from then on. So it is told from one that failed
+ * and is still there: a missing one is welcome when it returns. No error when there is nothing to do.
  */
 void array_let_go(struct array *array, unsigned slot);
 /*

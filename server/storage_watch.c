@@ -5,7 +5,7 @@
  * One fiber of reactor 0. Every second it asks the arrays whether they want a member; only then does it look which
  * paths match the patterns of `drives:`, and only when those have changed, or now and then, does it read the
  * drives. A member that was failed while its drive stayed where it was (errors, or by command) is not taken back by
- * itself: that is for an administrator to say (furrow array add).
+ * itself: that is for an administrator to say (furrow array add). Once its drive has left, it is missing.
  *
  * Under the storage's lock, as commands are. What does not work is logged and tried again when the drives change.
  */
@@ -24,29 +24,10 @@
 struct storage_watch {
 	bool stopping, running;
 	struct wait_queue work, done;
-	uint64_t paths;	  /* a hash of what matched the patterns last */
-	uint64_t scanned; /* when */
+	uint64_t paths;		   /* a hash of what matched the patterns last */
+	uint64_t scanned, started; /* when */
 	struct array_status *status;
 };
-
-/* Of an array: which failed members' drives were seen to be away. Keyed by the member's UUID, so it may be shared. */
-#define GONE_MAX 64u
-static struct uuid gone[GONE_MAX];
-static unsigned gone_next;
-
-static bool was_gone(const struct uuid *uuid)
-{
-	for (unsigned i = 0; i < GONE_MAX; i++)
-		if (!memcmp(&gone[i], uuid, sizeof(*uuid)))
-			return true;
-	return false;
-}
-
-static void gone_note(const struct uuid *uuid)
-{
-	if (!was_gone(uuid))
-		gone[gone_next++ % GONE_MAX] = *uuid;
-}
 
 struct paths_call {
 	char **patterns;
@@ -76,18 +57,6 @@ static void paths_hash(void *arg)
 	}
 }
 
-struct path_call {
-	const char *path;
-	bool there;
-};
-
-static void path_there(void *arg)
-{
-	struct path_call *call = arg;
-	struct stat st;
-	call->there = stat(strncmp(call->path, "fault:", 6) ? call->path : call->path + 6, &st) == 0;
-}
-
 static const struct drive_info *scan_member(
 	const struct raid_scan *scan, const struct uuid *array, const struct uuid *member)
 {
@@ -110,13 +79,14 @@ static void array_supply(struct storage_watch *watch, struct storage_array *sa, 
 			continue;
 		const struct drive_info *drive = scan_member(scan, &s->uuid, &s->member[i].uuid);
 		struct error err = {0};
-		if (drive && (!failed || was_gone(&s->member[i].uuid))) {
+		if (drive && !failed) {
 			if (array_add(sa->array, drive->path, NULL, NULL, &err) == 0)
 				continue;
 			log_warning("storage", "drive that returned is not taken array=%s drive=%s reason=\"%s\"",
 				sa->name, drive->path, err.text);
 		}
-		lost = lost || failed || wall_ns() - s->member[i].changed > MISSING_GRACE;
+		/* who is missing from the start may still be on the way */
+		lost = lost || failed || now_ns() - watch->started > MISSING_GRACE;
 	}
 	for (unsigned i = 0; i < scan->count && lost && array_wants_member(sa->array); i++) {
 		struct error err = {0};
@@ -151,14 +121,8 @@ static void watch_look(struct storage *storage)
 			continue;
 		array_status(sa->array, watch->status);
 		for (unsigned i = 0; i < watch->status->members; i++) {
-			struct path_call path = {watch->status->member[i].path, true};
-			if (watch->status->member[i].state != MEMBER_FAILED)
-				continue;
-			offload(path_there, &path);
-			if (path.there)
-				continue;
-			gone_note(&watch->status->member[i].uuid);
-			array_let_go(sa->array, i);
+			if (watch->status->member[i].state == MEMBER_FAILED)
+				array_let_go(sa->array, i);
 		}
 	}
 	offload(paths_hash, &paths);
@@ -209,6 +173,7 @@ void storage_watch_start(struct storage *storage)
 	wait_queue_init(&watch->work);
 	wait_queue_init(&watch->done);
 	storage->watch = watch;
+	watch->started = now_ns();
 	watch->running = true;
 	if (fiber_spawn(watch_fiber, storage)) {
 		free(watch->status);
