@@ -1,6 +1,6 @@
 /*
- * Admin commands about what NFSv4 clients hold: the clients with their leases, each open, lock and delegation, and the
- * end of a client that an administrator wants to be rid of.
+ * Admin commands about what clients hold: those of NFSv4 with their leases, each open, lock and delegation, the locks
+ * and shares of NFSv3 clients, and the end of a client that an administrator wants to be rid of.
  */
 #include "server/admin_internal.h"
 
@@ -84,17 +84,27 @@ static void state_add(void *arg, const struct nfs4_state_info *info)
 
 static void lock_add(void *arg, const struct lock_info *info)
 {
+	static const char *const kinds[] = {
+		[LOCK_STATE_HELD] = "lock", [LOCK_STATE_WAITING] = "lock wanted", [LOCK_STATE_SHARE] = "share"};
+	bool nlm = info->owner.kind == LOCK_KIND_NLM;
+	char name[160];
 	json_t *object;
 
-	if (info->state == LOCK_STATE_SHARE)
+	if (info->state == LOCK_STATE_SHARE && !nlm)
 		return; /* the opens say so */
-	object = state_object(info->owner.client, info->key.fsid, info->key.ino,
-		info->state == LOCK_STATE_WAITING ? "lock wanted" : "lock");
-	admin_put_string(object, "protocol", info->owner.kind == LOCK_KIND_NLM ? "nlm" : "nfs4");
-	admin_put_string(object, "access", info->range.exclusive ? "write" : "read");
-	admin_put_number(object, "first", info->range.first);
-	if (info->range.last != LOCK_TO_END)
-		admin_put_number(object, "last", info->range.last);
+	object = state_object(info->owner.client, info->key.fsid, info->key.ino, kinds[info->state]);
+	admin_put_string(object, "protocol", nlm ? "nlm" : "nfs4");
+	if (nlm && nlm_client_text(info->owner.client, name, sizeof(name)))
+		admin_put_string(object, "name", name);
+	if (info->state == LOCK_STATE_SHARE) {
+		admin_put_string(object, "access", access_text(info->access));
+		admin_put_string(object, "deny", access_text(info->deny));
+	} else {
+		admin_put_string(object, "access", info->range.exclusive ? "write" : "read");
+		admin_put_number(object, "first", info->range.first);
+		if (info->range.last != LOCK_TO_END)
+			admin_put_number(object, "last", info->range.last);
+	}
 	state_append(arg, object);
 }
 
@@ -140,9 +150,15 @@ json_t *admin_state_expel(struct admin *admin)
 		return NULL;
 	id = strtoull(text, &end, 16);
 	client = admin->server && *text && !*end ? nfs4_client_find(id) : NULL;
+	char name[160];
+	if (!client && admin->server && *text && !*end && nlm_client_expel(id, name, sizeof(name))) {
+		json_t *gone = json_object();
+		admin_put_string(gone, "client", text);
+		admin_put_string(gone, "address", name);
+		return gone;
+	}
 	if (!client) {
-		error_set(admin->err, -ENOENT, "there is no NFSv4 client \"%.64s\"; `furrow state list` shows them",
-			text);
+		error_set(admin->err, -ENOENT, "there is no client \"%.64s\"; `furrow state list` shows them", text);
 		return NULL;
 	}
 	json_t *result = json_object();

@@ -36,23 +36,28 @@ static void show_clients(const json_t *list)
 
 static void show_state(struct table *table, const json_t *s)
 {
-	const char *kind = json_text(s, "kind");
+	const char *kind = json_text(s, "kind"), *name = json_object_get(s, "name") ? json_text(s, "name") : "";
 
 	table_add(table, 0, "%s", kind);
 	table_add(table, 1, "%s", json_text(s, "client"));
 	table_add(table, 2, "%" PRIu64, json_number(s, "inode"));
-	if (!strcmp(kind, "open"))
-		table_add(table, 3, "%s, denies %s", json_text(s, "access"), json_text(s, "deny"));
+	char by[180] = "";
+
+	if (*name)
+		snprintf(by, sizeof(by), ", by %.160s", name);
+	if (!strcmp(kind, "open") || !strcmp(kind, "share"))
+		table_add(table, 3, "%s, denies %s%s", json_text(s, "access"), json_text(s, "deny"), by);
 	else if (!strcmp(kind, "delegation"))
 		table_add(table, 3, "%s",
 			is_true(s, "revoked")	 ? "revoked"
 			: is_true(s, "recalled") ? "being recalled"
 						 : "read");
 	else if (json_object_get(s, "last"))
-		table_add(table, 3, "%s, bytes %" PRIu64 " to %" PRIu64, json_text(s, "access"),
-			json_number(s, "first"), json_number(s, "last"));
+		table_add(table, 3, "%s, bytes %" PRIu64 " to %" PRIu64 "%s", json_text(s, "access"),
+			json_number(s, "first"), json_number(s, "last"), by);
 	else
-		table_add(table, 3, "%s, from byte %" PRIu64 " on", json_text(s, "access"), json_number(s, "first"));
+		table_add(table, 3, "%s, from byte %" PRIu64 " on%s", json_text(s, "access"), json_number(s, "first"),
+			by);
 }
 
 int state_list_run(struct cli *cli)

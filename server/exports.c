@@ -195,7 +195,7 @@ static const struct config_clients *allow_twice(const struct export *e)
 				for (unsigned j = 0; j < (a == b ? i : e->allow[b].client_count); j++) {
 					const struct config_clients *x = &e->allow[a].clients[i];
 					const struct config_clients *y = &e->allow[b].clients[j];
-					if (x->prefix == y->prefix && !memcmp(&x->net, &y->net, sizeof(x->net)))
+					if (config_clients_same(x, y))
 						return x;
 				}
 	return NULL;
@@ -305,7 +305,7 @@ const struct export *export_find(const struct exports *exports, const char *path
 	return best;
 }
 
-static void peer_address(const struct sockaddr_storage *peer, struct in6_addr *to)
+void address_mapped(const struct sockaddr_storage *peer, struct in6_addr *to)
 {
 	memset(to, 0, sizeof(*to));
 	if (peer->ss_family == AF_INET6) {
@@ -325,21 +325,35 @@ static bool prefix_covers(const struct config_clients *c, const struct in6_addr 
 	return !bits || !((c->net.s6_addr[bytes] ^ address->s6_addr[bytes]) >> (8 - bits));
 }
 
+/* How well C names ADDRESS; 0: not at all. Where LEAST is reached already, no service is asked. */
+static unsigned clients_fit(const struct config_clients *c, const struct in6_addr *address, unsigned least)
+{
+	enum { NETGROUP_FIT = 129, HOST_FIT };
+	unsigned fit;
+
+	if (c->kind == CLIENTS_NET) {
+		fit = c->prefix == 128 ? HOST_FIT : c->prefix + 1;
+		return fit > least && prefix_covers(c, address) ? fit : 0;
+	}
+	fit = c->kind == CLIENTS_HOST ? HOST_FIT : NETGROUP_FIT;
+	return fit > least && clients_named(c, address) ? fit : 0;
+}
+
 const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer)
 {
 	const struct config_allow *best = NULL;
-	unsigned best_prefix = 0;
+	unsigned best_fit = 0;
 	struct in6_addr address;
 
 	if (peer->ss_family != AF_INET && peer->ss_family != AF_INET6)
 		return NULL;
-	peer_address(peer, &address);
+	address_mapped(peer, &address);
 	for (unsigned i = 0; i < export->allow_count; i++)
 		for (unsigned j = 0; j < export->allow[i].client_count; j++) {
-			const struct config_clients *c = &export->allow[i].clients[j];
-			if ((!best || c->prefix > best_prefix) && prefix_covers(c, &address)) {
+			unsigned fit = clients_fit(&export->allow[i].clients[j], &address, best_fit);
+			if (fit) {
 				best = &export->allow[i];
-				best_prefix = c->prefix;
+				best_fit = fit;
 			}
 		}
 	return best;

@@ -7,7 +7,7 @@
  *
  * Error policy: what differs between the protocols' errors differs here: see nfs_internal.h.
  *
- * No state; fibers of all reactors run here, and nothing waits.
+ * No state; fibers of all reactors run here. Nothing waits, except for groups that this machine is to be asked for.
  */
 #include <errno.h>
 
@@ -40,7 +40,10 @@ int gate_caller(const struct rpc_request *req, const struct export *export, cons
 	*rule = export_rule(export, rpc_peer(req));
 	if (!*rule)
 		return -EACCES;
-	return identity_squash(&req->cred, *rule, cred) ? -EPERM : 0;
+	if (identity_squash(&req->cred, *rule, cred))
+		return -EPERM;
+	identity_groups(&req->cred, *rule, cred);
+	return 0;
 }
 
 /*

@@ -5,9 +5,10 @@
  * says nothing, so where a rule takes it at all the caller is the anonymous user. All numbers are 32 bits without sign,
  * from the wire to the drives: 4294967294 is an ordinary user, and nothing is mapped by name.
  *
- * At most 16 groups arrive with AUTH_SYS (RFC 5531 appendix A), and these are used.
+ * At most 16 groups arrive with AUTH_SYS (RFC 5531 appendix A), and these are used, unless the rule wants those that
+ * this machine knows (lookup.c).
  *
- * Nothing here waits or keeps state.
+ * Nothing here keeps state, and only identity_groups() waits.
  */
 #include <errno.h>
 
@@ -47,4 +48,14 @@ int identity_squash(const struct rpc_cred *from, const struct config_allow *rule
 		to->groups[i] = squash && from->groups[i] == 0 ? rule->anongid : from->groups[i];
 	to->group_count = groups;
 	return 0;
+}
+
+void identity_groups(const struct rpc_cred *from, const struct config_allow *rule, struct fs_cred *to)
+{
+	if (!rule->server_groups || from->flavor != RPC_AUTH_SYS || rule->squash == SQUASH_ALL || to->uid != from->uid)
+		return; /* the anonymous user has the groups that squashing left */
+	groups_of(to->uid, to);
+	for (uint32_t i = 0; i < to->group_count; i++)
+		if (rule->squash == SQUASH_ROOT && to->groups[i] == 0)
+			to->groups[i] = rule->anongid;
 }

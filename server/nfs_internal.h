@@ -32,24 +32,31 @@ bool handle_verify(const uint8_t data[HANDLE_BYTES], const uint64_t key[2]);
 
 /* Squashes as RULE says. -EACCES: the rule does not take this flavor. */
 int identity_squash(const struct rpc_cred *from, const struct config_allow *rule, struct fs_cred *to);
+/* Where RULE says so, the groups that this machine knows in place of those that came. Waits. */
+void identity_groups(const struct rpc_cred *from, const struct config_allow *rule, struct fs_cred *to);
+/* lookup.c: what other services know, kept for some minutes. They wait. */
+void groups_of(uint32_t uid, struct fs_cred *to); /* an unknown user keeps what is in TO */
+bool clients_named(const struct config_clients *c, const struct in6_addr *address); /* CLIENTS_HOST, _NETGROUP */
+void lookup_fini(void);								    /* at the end of the server */
+void address_mapped(const struct sockaddr_storage *address, struct in6_addr *to);   /* IPv4 as v4-mapped */
 
 /* The export named PATH or one that PATH lies in; *REST is then what follows it. NULL: none. */
 const struct export *export_find(const struct exports *exports, const char *path, size_t len, const char **rest);
 const struct export *export_find_id(const struct exports *exports, uint32_t id);
 
 /* ------------------------------------------------------------------------------------------------
- * The gate (gate.c): every operation with a file handle goes through it, so there is one place that decides. No wait.
+ * The gate (gate.c): every operation with a file handle goes through it, so there is one place that decides.
  */
 
 /*
  * Whether the form, the export and the MAC of a file handle are right. -EBADF: it was never made here; -ESTALE: it
- * leads to nothing that is exported.
+ * leads to nothing that is exported. No wait.
  */
 int gate_handle(const struct exports *exports, const uint8_t *data, uint32_t len, struct fs_id *id,
 	const struct export **export);
 /*
  * Whether this caller may use EXPORT, by which rule, and as whom. -EACCES: not this client; -EPERM: not with this kind
- * of credential.
+ * of credential. Waits where the rule wants this machine's groups of a user who was not here for a while.
  */
 int gate_caller(const struct rpc_request *req, const struct export *export, const struct config_allow **rule,
 	struct fs_cred *cred);
@@ -172,6 +179,13 @@ uint32_t nfs3_readdirplus_more(const struct rpc_request *req);
 
 /* Forgets who has mounted what: at the end of the server. */
 void mount3_fini(void);
+
+/*
+ * For `furrow state`: who the NLM client of that number is, as "name address"; false: it is not known (any more). And
+ * an administrator's word that it is gone: its locks are released. No wait.
+ */
+bool nlm_client_text(uint64_t client, char *text, size_t room);
+bool nlm_client_expel(uint64_t client, char *text, size_t room);
 
 /* Tells the reply cache which calls on this file system were done before it was mounted. */
 void nfs3_replies_load(struct rpc_server *rpc, const char *name, struct fs *fs);

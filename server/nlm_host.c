@@ -339,6 +339,44 @@ void nlm_host_restarted(const struct sockaddr_storage *peer, const struct xdr_op
 	}
 }
 
+/* With the mutex held. */
+static struct nlm_host *host_of_client(uint64_t client)
+{
+	htable_foreach_hash (n, &nlm.hosts, client)
+		return container_of(n, struct nlm_host, node);
+	return NULL;
+}
+
+/* Its name is its own word: what is not printable does not get to a terminal. */
+bool nlm_client_text(uint64_t client, char *text, size_t room)
+{
+	char name[64], address[64];
+	unsigned len = 0;
+
+	nlm_lock();
+	struct nlm_host *h = nlm.running ? host_of_client(client) : NULL;
+	if (h) {
+		struct sockaddr_storage ss = sockaddr_of(&h->address);
+		for (; len < h->name_len && len < sizeof(name) - 1; len++)
+			name[len] = h->name[len] > ' ' && h->name[len] < 0x7f ? (char)h->name[len] : '?';
+		rpc_address_text((const struct sockaddr *)&ss, address, sizeof(address));
+	}
+	nlm_unlock();
+	name[len] = 0;
+	if (h)
+		snprintf(text, room, "%s %s", name, address);
+	return h != NULL;
+}
+
+bool nlm_client_expel(uint64_t client, char *text, size_t room)
+{
+	if (!nlm_client_text(client, text, room))
+		return false;
+	log_info("nlm", "locks of a client are released by command client=\"%s\"", text);
+	lock_release_client(lock_server_table(), LOCK_KIND_NLM, client);
+	return true;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Records
  */

@@ -336,6 +336,7 @@ static void undo(struct server *server, enum stage stage)
 		storage_close(&server->storage);
 	offload(hook_end, NULL);
 	mount3_fini();
+	lookup_fini();
 	for (unsigned i = 0; i < server->retired_count; i++)
 		config_free(server->retired[i]);
 	free(server->retired);

@@ -33,11 +33,15 @@
 
 enum squash { SQUASH_NONE, SQUASH_ROOT, SQUASH_ALL };
 
+#define CLIENTS_TEXT_MAX 256
+enum clients_kind { CLIENTS_NET, CLIENTS_HOST, CLIENTS_NETGROUP };
 struct config_clients {
-	char text[64];	     /* as written */
-	struct in6_addr net; /* IPv4 as v4-mapped */
-	unsigned prefix;     /* of 128 */
+	enum clients_kind kind;
+	char text[CLIENTS_TEXT_MAX]; /* as written: a host's name, "@netgroup" */
+	struct in6_addr net;	     /* IPv4 as v4-mapped */
+	unsigned prefix;	     /* of 128 */
 };
+bool config_clients_same(const struct config_clients *a, const struct config_clients *b);
 struct config_allow {
 	struct config_clients *clients;
 	unsigned client_count;
@@ -45,6 +49,7 @@ struct config_allow {
 	enum squash squash;
 	uint32_t anonuid, anongid; /* 65534 */
 	bool sec_sys, sec_none;
+	bool server_groups; /* a user's groups are those that this machine knows, not those of the credential */
 };
 struct config_export {
 	char *path;	  /* "/data" */
@@ -181,7 +186,10 @@ void exports_publish(struct exports *exports); /* takes over the reference. Wait
 /* Any thread; NULL: none now. The reference is given back on the same reactor, or by no reactor either. */
 struct exports *exports_get(void);
 void exports_put(struct exports *exports);
-/* The rule that covers PEER, longest prefix first; NULL: this client has no access. */
+/*
+ * The rule that covers PEER: an address or a host's name comes first, then a netgroup, then networks, the smallest
+ * first. NULL: this client has no access. Waits where names are in the rules and were not asked for in a while.
+ */
 const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer);
 
 /* ------------------------------------------------------------------------------------------------

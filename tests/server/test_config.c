@@ -47,8 +47,9 @@ static void test_full(void **state)
 				   "    filesystem: a0/data\n"
 				   "    allow:\n"
 				   "      - {clients: 10.0.0.0/8, access: rw, squash: none, sec: [sys, none]}\n"
-				   "      - clients: [192.168.1.7, \"fd00::/8\", \"*\"]\n"
+				   "      - clients: [192.168.1.7, \"fd00::/8\", \"*\", n7.example, \"@lab\"]\n"
 				   "        squash: all\n"
+				   "        groups: server\n"
 				   "        anonuid: 1000\n"
 				   "        anongid: 4294967294\n"
 				   "  - {path: /, filesystem: a0/root, allow: {clients: \"*\"}}\n";
@@ -86,12 +87,16 @@ static void test_full(void **state)
 	assert_string_equal(e->allow[0].clients[0].text, "10.0.0.0/8");
 	inet_pton(AF_INET6, "::ffff:10.0.0.0", &net);
 	assert_memory_equal(&e->allow[0].clients[0].net, &net, sizeof(net));
-	assert_int_equal(e->allow[1].client_count, 3);
+	assert_int_equal(e->allow[1].client_count, 5);
+	assert_int_equal(e->allow[1].clients[2].kind, CLIENTS_NET);
+	assert_int_equal(e->allow[1].clients[3].kind, CLIENTS_HOST);
+	assert_int_equal(e->allow[1].clients[4].kind, CLIENTS_NETGROUP);
 	assert_int_equal(e->allow[1].clients[0].prefix, 128);
 	assert_int_equal(e->allow[1].clients[1].prefix, 8);
 	assert_int_equal(e->allow[1].clients[2].prefix, 0);
 	assert_false(e->allow[1].write); /* what is not said is read-only */
 	assert_int_equal(e->allow[1].squash, SQUASH_ALL);
+	assert_true(e->allow[1].server_groups && !e->allow[0].server_groups);
 	assert_int_equal(e->allow[1].anonuid, 1000);
 	assert_int_equal(e->allow[1].anongid, 4294967294u);
 	assert_true(e->allow[1].sec_sys);
@@ -217,7 +222,12 @@ static const struct bad {
 	{EXPORT "      []\n", 5, 7, "allow is empty"},
 	{EXPORT "      - access: rw\n", 5, 9, "clients is missing"},
 	{EXPORT "      - {clients: []}\n", 5, 19, "clients is empty"},
-	{EXPORT "      - {clients: host.example}\n", 5, 19, "expected an address, a network"},
+	{EXPORT "      - {clients: host..example}\n", 5, 19, "expected an address, a network"},
+	{EXPORT "      - {clients: 10.1.2}\n", 5, 19, "expected an address, a network"},
+	{EXPORT "      - {clients: -host}\n", 5, 19, "expected an address, a network"},
+	{EXPORT "      - {clients: \"@\"}\n", 5, 19, "expected an address, a network"},
+	{EXPORT "      - {clients: \"@a b\"}\n", 5, 19, "expected an address, a network"},
+	{EXPORT "      - {clients: [host, \"@host\", HOST]}\n", 5, 9, "clients HOST stand twice"},
 	{EXPORT "      - {clients: 10.0.0.0/33}\n", 5, 19, "prefix length; expected a number from 0 to 32"},
 	{EXPORT "      - {clients: 10.0.0.0/}\n", 5, 19, "prefix length"},
 	{EXPORT "      - {clients: 10.0.0.0/8x}\n", 5, 19, "prefix length"},
@@ -228,6 +238,7 @@ static const struct bad {
 	{EXPORT "      - {clients: 10.0.0.1}\n      - {clients: 10.0.0.1/32}\n", 6, 9, "stand twice"},
 	{EXPORT "      - {clients: \"*\", access: yes}\n", 5, 32, "expected ro or rw"},
 	{EXPORT "      - {clients: \"*\", squash: nobody}\n", 5, 32, "expected root, all or none"},
+	{EXPORT "      - {clients: \"*\", groups: all}\n", 5, 32, "expected client or server"},
 	{EXPORT "      - {clients: \"*\", anonuid: -1}\n", 5, 33, "4294967294"},
 	{EXPORT "      - {clients: \"*\", anongid: 4294967295}\n", 5, 33, "4294967294"},
 	{EXPORT "      - {clients: \"*\", sec: krb5}\n", 5, 29, "expected sys or none"},

@@ -2,6 +2,7 @@
  * errors on the wire. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <grp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -87,6 +88,30 @@ static void longest_prefix(void **state)
 }
 
 /* 0.0.0.0/0 is all of IPv4, and nothing of IPv6. */
+/* Names, as far as this machine has one that leads to itself. */
+static void hosts_by_name(void **state)
+{
+	struct config_clients local[] = {{.kind = CLIENTS_HOST, .text = "localhost"}};
+	struct config_clients unknown[] = {{.kind = CLIENTS_HOST, .text = "host.invalid"},
+		{.kind = CLIENTS_NETGROUP, .text = "@no-such-netgroup"}};
+	struct config_clients net[] = {clients("127.0.0.0", 8), clients("192.0.2.0", 31)};
+	struct config_allow allow[] = {{.clients = net, .client_count = 2}, {.clients = unknown, .client_count = 2},
+		{.clients = local, .client_count = 1}};
+	struct export e = {.allow = allow, .allow_count = 3};
+	struct sockaddr_storage p = peer("127.0.0.1"), beside = peer("127.0.0.9"), far = peer("192.0.2.1");
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) { /* asked for, and kept */
+		assert_ptr_equal(export_rule(&e, &p), &allow[2]);
+		assert_ptr_equal(export_rule(&e, &beside), &allow[0]);
+		assert_ptr_equal(export_rule(&e, &far), &allow[0]);
+	}
+	e.allow++;
+	e.allow_count = 1;
+	assert_null(export_rule(&e, &p));
+	lookup_fini();
+}
+
 static void families_apart(void **state)
 {
 	struct config_clients any[] = {clients("0.0.0.0", 0)};
@@ -134,6 +159,39 @@ static void squashing(void **state)
 	assert_int_equal(identity_squash(&none, &rule, &c), 0);
 	assert_true(c.uid == 65534 && c.gid == 65533);
 	assert_int_equal(identity_squash(&user, &rule, &c), -EACCES);
+}
+
+/* Groups of this machine, for a user that it knows; squashing holds for them too. */
+static void groups_of_this_machine(void **state)
+{
+	struct rpc_cred root = {.flavor = RPC_AUTH_SYS, .group_count = 2, .groups = {7, 8}};
+	struct rpc_cred unknown = {.flavor = RPC_AUTH_SYS, .uid = 4000000001u, .group_count = 2, .groups = {7, 8}};
+	struct config_allow rule = {.sec_sys = true, .squash = SQUASH_NONE, .anonuid = 65534, .anongid = 65534};
+	gid_t group[FS_GROUPS_MAX];
+	int count = FS_GROUPS_MAX;
+	struct fs_cred c;
+
+	(void)state;
+	assert_true(getgrouplist("root", 0, group, &count) > 0);
+	for (unsigned i = 0; i < 4; i++) {
+		rule.server_groups = i > 0; /* twice: looked up, and kept */
+		assert_int_equal(identity_squash(&root, &rule, &c), 0);
+		identity_groups(&root, &rule, &c);
+		if (!rule.server_groups) {
+			assert_int_equal(c.group_count, 2);
+			continue;
+		}
+		assert_int_equal(c.group_count, count);
+		for (int g = 0; g < count; g++)
+			assert_int_equal(c.groups[g], group[g]);
+		assert_int_equal(identity_squash(&unknown, &rule, &c), 0);
+		identity_groups(&unknown, &rule, &c);
+		assert_true(c.group_count == 2 && c.groups[0] == 7 && c.groups[1] == 8);
+	}
+	rule.squash = SQUASH_ROOT;
+	assert_int_equal(identity_squash(&root, &rule, &c), 0);
+	identity_groups(&root, &rule, &c);
+	assert_true(c.group_count == 2 && c.groups[0] == 7);
 }
 
 static void paths(void **state)
@@ -270,7 +328,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(longest_prefix),
 		cmocka_unit_test(families_apart),
+		cmocka_unit_test(hosts_by_name),
 		cmocka_unit_test(squashing),
+		cmocka_unit_test(groups_of_this_machine),
 		cmocka_unit_test(paths),
 		cmocka_unit_test(tables_refused),
 		cmocka_unit_test(errno_table),

@@ -579,6 +579,47 @@ static void clients_that_restart(void **state)
 	notify(2, "gamma", 23);
 }
 
+/* What `furrow ARGUMENTS` prints. */
+static void furrow(const char *arguments, char *text, size_t room)
+{
+	char command[PATH_MAX + 400];
+
+	snprintf(command, sizeof(command), "%.*s --config %s %s", (int)strlen(run.program) - 1, run.program, run.config,
+		arguments);
+	FILE *out = popen(command, "r");
+	assert_non_null(out);
+	size_t n = fread(text, 1, room - 1, out);
+	text[n] = 0;
+	assert_int_equal(pclose(out), 0);
+}
+
+/* The administrator sees who has what, and may end it. */
+static void seen_and_expelled(void **state)
+{
+	nlm4_lock a = lock_of(0, 1, &file, 3, 4), b = lock_of(1, 2, &file, 0, 0);
+	char text[8192], client[32], command[80];
+
+	(void)state;
+	assert_int_equal(take(0, &a, true, false, false), NLM4_GRANTED);
+	assert_int_equal(take(1, &b, false, true, false), NLM4_BLOCKED);
+	assert_int_equal(share(1, false, fsm_DW, fsa_R), NLM4_GRANTED);
+	furrow("state list", text, sizeof(text));
+	const char *lock = strstr(text, "\nlock ");
+	assert_non_null(lock);
+	assert_non_null(strstr(lock, "write, bytes 3 to 6, by alpha 127.0.0.2"));
+	assert_non_null(strstr(text, "read, from byte 0 on, by beta 127.0.0.3"));
+	assert_non_null(strstr(text, "read, denies write, by beta 127.0.0.3"));
+	assert_int_equal(sscanf(lock, " lock %31s", client), 1);
+	snprintf(command, sizeof(command), "state expel %s --yes", client);
+	furrow(command, text, sizeof(text));
+	assert_int_equal(share(1, true, fsm_DW, fsa_R), NLM4_GRANTED);
+	(void)cancel(1, &b, false);
+	assert_int_equal(give(1, &b), NLM4_GRANTED);
+	assert_int_equal(holder_of(2, &a, NULL), -1);
+	furrow("state list", text, sizeof(text));
+	assert_non_null(strstr(text, "no locks"));
+}
+
 static int32_t awaited_state(unsigned machine)
 {
 	struct called c = await(machine, SM_PROG, SM_NOTIFY);
@@ -681,6 +722,7 @@ int main(void)
 		cmocka_unit_test(messages),
 		cmocka_unit_test(shares),
 		cmocka_unit_test(clients_that_restart),
+		cmocka_unit_test(seen_and_expelled),
 		cmocka_unit_test(restarts),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
