@@ -26,6 +26,7 @@
 #include "server/stable.h"
 
 #define HOSTS_MAX 8192u
+#define HOSTS_OF_ADDRESS 256u /* names that one address may have: behind NAT there are several */
 #define FIBERS_MAX 256u
 #define NOTIFIERS 32u
 #define GRACE_NS (45 * NSEC_PER_SEC)
@@ -184,13 +185,26 @@ static struct nlm_host *host_find(const struct in6_addr *address, const void *na
 }
 
 /* With the mutex held. */
+static bool host_may_be_made(const struct in6_addr *address)
+{
+	struct htable_cursor cursor = {0};
+	unsigned count = 0;
+
+	if (nlm.hosts.count >= HOSTS_MAX)
+		return false;
+	for (struct htable_node *n; (n = htable_next(&nlm.hosts, &cursor));)
+		count += !memcmp(&container_of(n, struct nlm_host, node)->address, address, sizeof(*address));
+	return count < HOSTS_OF_ADDRESS;
+}
+
+/* With the mutex held. */
 static struct nlm_host *host_make(const struct in6_addr *address, const void *name, uint32_t len)
 {
 	struct nlm_host *h = host_find(address, name, len);
 
 	if (h)
 		return h;
-	if (nlm.hosts.count >= HOSTS_MAX || !(h = calloc(1, sizeof(*h) + len)))
+	if (!host_may_be_made(address) || !(h = calloc(1, sizeof(*h) + len)))
 		return NULL;
 	h->client = client_of(address, name, len);
 	h->address = *address;

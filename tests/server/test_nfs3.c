@@ -362,6 +362,9 @@ static void null_and_unknown(void **state)
 	client_begin(&root, NFS_PROGRAM, 2, 0);
 	assert_true(client_try(&root));
 	assert_int_equal(root.accept_stat, RPC_PROG_MISMATCH);
+	client_begin(&root, 100227, 3, 0); /* NFS_ACL, which clients ask for at every mount: told at once */
+	assert_true(client_try(&root));
+	assert_int_equal(root.accept_stat, RPC_PROG_UNAVAIL);
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include "xdr/sm_inter.h"
 
 #define MACHINES 3u
+#define CALLS 2048u
 #define RPCBIND 100000u
 
 static struct run run;
@@ -33,7 +34,7 @@ static const char exports_yaml[] =
 struct called {
 	unsigned machine;
 	uint32_t program, procedure;
-	uint8_t args[4096];
+	uint8_t args[1024];
 	uint32_t bytes;
 };
 static struct {
@@ -44,7 +45,7 @@ static struct {
 	uint16_t port[MACHINES];
 	bool there, stop;
 	nlm4_stats granted_answer;
-	struct called call[32]; /* not yet looked at */
+	struct called call[CALLS]; /* not yet looked at */
 	unsigned calls;
 } machines = {.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
 
@@ -79,7 +80,7 @@ static bool read_all(int fd, void *to, size_t bytes)
 static void note(unsigned machine, uint32_t program, uint32_t procedure, const struct xdr_in *in)
 {
 	pthread_mutex_lock(&machines.mutex);
-	if (machines.calls < 32) {
+	if (machines.calls < CALLS && in->end - in->p <= 1024) {
 		struct called *c = &machines.call[machines.calls++];
 		c->machine = machine;
 		c->program = program;
@@ -620,6 +621,44 @@ static void seen_and_expelled(void **state)
 	assert_non_null(strstr(text, "no locks"));
 }
 
+/* Arguments that are cut short, damaged or made up: an answer each, and nothing that anybody else would notice. */
+static void hostile(void **state)
+{
+	nlm4_lock lock = lock_of(2, 3, &other, 0, 10);
+	nlm4_lockargs args = {cookie_obj, true, false, lock, false, 0};
+	nlm4_lock mine = lock_of(0, 1, &file, 0, 10);
+	unsigned seed = 20261130;
+	uint8_t good[4096];
+	struct xdr_out out;
+
+	(void)state;
+	xdr_out_init(&out, good, sizeof(good));
+	assert_true(xdr_encode_nlm4_lockargs(&out, &args));
+	uint32_t bytes = (uint32_t)(out.p - out.base);
+	assert_int_equal(take(0, &mine, true, false, false), NLM4_GRANTED);
+	for (unsigned i = 0; i < 4000; i++) {
+		uint8_t bad[4096];
+		uint32_t len = i % 3 ? bytes : (uint32_t)rand_r(&seed) % (bytes + 1);
+		bool nsm = i % 16 == 15;
+		memcpy(bad, good, bytes);
+		for (int n = rand_r(&seed) % 4; n > 0; n--)
+			bad[(unsigned)rand_r(&seed) % bytes] = (uint8_t)rand_r(&seed);
+		struct xdr_out *o = nsm ? client_begin(&host[2], SM_PROG, SM_VERS, (uint32_t)rand_r(&seed) % 8)
+					: client_begin(&host[2], NLM_PROG, NLM_V4, (uint32_t)rand_r(&seed) % 25);
+		xdr_put_fixed(o, bad, len & ~3u);
+		assert_true(client_try(&host[2]));
+		assert_true(host[2].accept_stat == RPC_SUCCESS || host[2].accept_stat == RPC_GARBAGE_ARGS ||
+			    host[2].accept_stat == RPC_PROC_UNAVAIL);
+	}
+	assert_int_equal(holder_of(1, &mine, NULL), 1);
+	assert_int_equal(give(0, &mine), NLM4_GRANTED);
+	char text[65536];
+	furrow("state list", text, sizeof(text));
+	/* whatever names it gave: all are of its address */
+	assert_null(strstr(text, "127.0.0.2"));
+	notify(2, "gamma", 1000);
+}
+
 static int32_t awaited_state(unsigned machine)
 {
 	struct called c = await(machine, SM_PROG, SM_NOTIFY);
@@ -723,6 +762,7 @@ int main(void)
 		cmocka_unit_test(shares),
 		cmocka_unit_test(clients_that_restart),
 		cmocka_unit_test(seen_and_expelled),
+		cmocka_unit_test(hostile),
 		cmocka_unit_test(restarts),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);

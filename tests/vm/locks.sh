@@ -147,6 +147,16 @@ check "denies another machine, too" taken 2 /mnt/2/file sh 0 flock
 let_go a
 check "and is given back" event a unlocked 20
 
+say "byte ranges between two machines"
+checks() { # RESULT-FILE COMMAND...
+	local line
+	"${@:2}" >$1 2>&1
+	while read -r line; do
+		case $line in "ok "*) ok "${line#ok }" ;; *) not_ok "$line" ;; esac
+	done <$1
+}
+checks /tmp/checks on 1 python3 tests/vm/lock_checks.py /mnt/1/file nsenter -t ${client[2]} -n -m -u python3 tests/vm/lock_checks.py --serve /mnt/2/file
+
 say "killing the server"
 kill $statd # furrowd has a status monitor of its own, where there is no other
 hold a 1 /mnt/1/file ex now 0 10
