@@ -14,39 +14,17 @@
  * waiters' callbacks come after that, so that they may use the table. A waiter that is no longer in the queue but not
  * yet told cannot be cancelled; that is why lock_cancel() takes a name and not a pointer.
  *
- * Names that callers keep (lock_owner_get) are another matter: one set for the whole table, beside the clients. An
- * owner that has nothing can have a name there, and one that has something none.
- *
- * Memory is charged to the client (struct lock_client, shared by all shards, under a mutex of its own that nests
- * inside) and to the table, before it is taken. Only the cut of an unlock may go beyond a limit: giving back must not
- * fail.
+ * Memory is charged to the client, and so to the table, before it is taken (locks_client.c). Only the cut of an unlock
+ * may go beyond a limit: giving back must not fail.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/locks.h"
+#include "server/locks_internal.h"
 
 #define SHARDS 64u
-#define TOTAL_BYTES (64ull << 20)
-
-struct lock_client {
-	uint64_t id;
-	enum lock_kind kind;
-	unsigned owners; /* under the clients' mutex */
-	_Atomic uint64_t bytes;
-	struct htable_node node;
-};
-
-/* What lock_owner_get() gives out. */
-struct lock_name {
-	struct lock_owner owner;
-	struct lock_client *client;
-	unsigned refs;
-	struct htable_node node;
-	uint8_t data[];
-};
 
 struct lock_holder {
 	struct lock_client *client;
@@ -80,10 +58,7 @@ struct lock_shard {
 
 struct lock_table {
 	struct lock_shard shard[SHARDS];
-	pthread_mutex_t clients_mutex;
-	struct htable clients, names; /* names: struct lock_name */
-	struct lock_limits limits;
-	_Atomic uint64_t bytes;
+	struct lock_clients clients;
 };
 
 /* One call's way through the table: the shard is locked between enter() and leave(). */
@@ -104,77 +79,6 @@ int lock_range_set(struct lock_range *range, uint64_t offset, uint64_t length, b
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Clients and what they may take
- */
-
-static uint64_t client_hash(enum lock_kind kind, uint64_t id)
-{
-	return hash_u64(id + (uint64_t)kind);
-}
-
-/* With the clients' mutex held. */
-static struct lock_client *client_get_locked(struct lock_table *t, enum lock_kind kind, uint64_t id)
-{
-	uint64_t hash = client_hash(kind, id);
-	struct lock_client *client = NULL;
-
-	htable_foreach_hash (n, &t->clients, hash) {
-		struct lock_client *c = container_of(n, struct lock_client, node);
-		if (c->id == id && c->kind == kind)
-			client = c;
-	}
-	if (!client && (client = calloc(1, sizeof(*client)))) {
-		client->id = id;
-		client->kind = kind;
-		htable_insert(&t->clients, &client->node, hash);
-	}
-	if (client)
-		client->owners++;
-	return client;
-}
-
-static struct lock_client *client_get(struct lock_table *t, enum lock_kind kind, uint64_t id)
-{
-	pthread_mutex_lock(&t->clients_mutex);
-	struct lock_client *client = client_get_locked(t, kind, id);
-	pthread_mutex_unlock(&t->clients_mutex);
-	return client;
-}
-
-static void client_put_locked(struct lock_table *t, struct lock_client *client)
-{
-	if (--client->owners)
-		return;
-	htable_remove(&t->clients, &client->node);
-	free(client);
-}
-
-static void client_put(struct lock_table *t, struct lock_client *client)
-{
-	pthread_mutex_lock(&t->clients_mutex);
-	client_put_locked(t, client);
-	pthread_mutex_unlock(&t->clients_mutex);
-}
-
-static void uncharge(struct lock_table *t, struct lock_client *client, uint64_t bytes)
-{
-	atomic_fetch_sub(&client->bytes, bytes);
-	atomic_fetch_sub(&t->bytes, bytes);
-}
-
-/* FORCE: an unlock's. */
-static bool charge(struct lock_table *t, struct lock_client *client, uint64_t bytes, bool force)
-{
-	uint64_t mine = atomic_fetch_add(&client->bytes, bytes) + bytes;
-	uint64_t all = atomic_fetch_add(&t->bytes, bytes) + bytes;
-
-	if (force || (mine <= t->limits.client_bytes && all <= t->limits.total_bytes))
-		return true;
-	uncharge(t, client, bytes);
-	return false;
-}
-
-/* ------------------------------------------------------------------------------------------------
  * Files, owners, entries
  */
 
@@ -186,11 +90,6 @@ static uint64_t key_hash(const struct lock_file_key *key)
 static bool key_equal(const struct lock_file_key *a, const struct lock_file_key *b)
 {
 	return a->ino == b->ino && a->gen == b->gen && a->fsid == b->fsid;
-}
-
-static uint64_t owner_hash(const struct lock_owner *owner)
-{
-	return checksum64(owner->data, owner->len, client_hash(owner->kind, owner->client));
 }
 
 static struct lock_file *file_find(struct lock_shard *shard, const struct lock_file_key *key)
@@ -207,7 +106,7 @@ static struct lock_file *file_find(struct lock_shard *shard, const struct lock_f
 
 static struct lock_holder *holder_find(struct lock_shard *shard, const struct lock_owner *owner)
 {
-	uint64_t hash = owner_hash(owner);
+	uint64_t hash = lock_owner_hash(owner);
 
 	htable_foreach_hash (n, &shard->holders, hash) {
 		struct lock_holder *h = container_of(n, struct lock_holder, node);
@@ -229,10 +128,10 @@ static int holder_make(struct lock_op *op, const struct lock_owner *owner)
 	if (op->holder)
 		return 0;
 	struct lock_holder *h = malloc(holder_bytes(owner->len));
-	struct lock_client *client = h ? client_get(op->table, owner->kind, owner->client) : NULL;
-	if (!client || !charge(op->table, client, holder_bytes(owner->len), false)) {
+	struct lock_client *client = h ? lock_client_get(&op->table->clients, owner->kind, owner->client) : NULL;
+	if (!client || !lock_charge(&op->table->clients, client, holder_bytes(owner->len), false)) {
 		if (client)
-			client_put(op->table, client);
+			lock_client_put(&op->table->clients, client);
 		free(h);
 		return -ENOLCK;
 	}
@@ -241,7 +140,7 @@ static int holder_make(struct lock_op *op, const struct lock_owner *owner)
 	h->len = owner->len;
 	if (h->len)
 		memcpy(h->data, owner->data, h->len);
-	htable_insert(&op->shard->holders, &h->node, owner_hash(owner));
+	htable_insert(&op->shard->holders, &h->node, lock_owner_hash(owner));
 	op->holder = h;
 	return 0;
 }
@@ -267,8 +166,8 @@ static void holder_drop_if_idle(struct lock_op *op, struct lock_holder *h)
 	if (!list_empty(&h->entries))
 		return;
 	htable_remove(&op->shard->holders, &h->node);
-	uncharge(op->table, h->client, holder_bytes(h->len));
-	client_put(op->table, h->client);
+	lock_uncharge(&op->table->clients, h->client, holder_bytes(h->len));
+	lock_client_put(&op->table->clients, h->client);
 	if (op->holder == h)
 		op->holder = NULL;
 	free(h);
@@ -292,11 +191,11 @@ static struct lock_entry *entry_alloc(struct lock_op *op, bool force)
 {
 	struct lock_client *client = op->holder->client;
 
-	if (!charge(op->table, client, ENTRY_BYTES, force))
+	if (!lock_charge(&op->table->clients, client, ENTRY_BYTES, force))
 		return NULL;
 	struct lock_entry *e = calloc(1, sizeof(*e));
 	if (!e) {
-		uncharge(op->table, client, ENTRY_BYTES);
+		lock_uncharge(&op->table->clients, client, ENTRY_BYTES);
 		return NULL;
 	}
 	e->file = op->file;
@@ -314,7 +213,7 @@ static void entry_free(struct lock_op *op, struct lock_entry *e)
 		entry_free(op, e->spare[i]);
 	list_remove(&e->in_file);
 	list_remove(&e->in_holder);
-	uncharge(op->table, e->holder->client, ENTRY_BYTES);
+	lock_uncharge(&op->table->clients, e->holder->client, ENTRY_BYTES);
 	free(e);
 }
 
@@ -328,74 +227,6 @@ static void range_insert(struct lock_entry *e)
 		at = at->prev;
 	list_insert_after(at, &e->in_file);
 	list_push_back(&e->holder->entries, &e->in_holder);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Names to keep
- */
-
-static bool owner_equal(const struct lock_owner *a, const struct lock_owner *b)
-{
-	return a->client == b->client && a->kind == b->kind && a->len == b->len && !memcmp(a->data, b->data, a->len);
-}
-
-static struct lock_name *name_make(struct lock_table *t, const struct lock_owner *owner)
-{
-	struct lock_name *name = malloc(sizeof(*name) + owner->len);
-	struct lock_client *client = name ? client_get_locked(t, owner->kind, owner->client) : NULL;
-
-	if (!client || !charge(t, client, sizeof(*name) + owner->len, false)) {
-		if (client)
-			client_put_locked(t, client);
-		free(name);
-		return NULL;
-	}
-	*name = (struct lock_name){.owner = *owner, .client = client};
-	if (owner->len)
-		memcpy(name->data, owner->data, owner->len);
-	name->owner.data = name->data;
-	htable_insert(&t->names, &name->node, owner_hash(owner));
-	return name;
-}
-
-const struct lock_owner *lock_owner_get(struct lock_table *t, const struct lock_owner *owner)
-{
-	uint64_t hash = owner_hash(owner);
-	struct lock_name *name = NULL;
-
-	if (owner->len > LOCK_OWNER_MAX)
-		return NULL;
-	pthread_mutex_lock(&t->clients_mutex);
-	htable_foreach_hash (n, &t->names, hash) {
-		struct lock_name *o = container_of(n, struct lock_name, node);
-		if (owner_equal(&o->owner, owner))
-			name = o;
-	}
-	if (!name)
-		name = name_make(t, owner);
-	if (name)
-		name->refs++;
-	pthread_mutex_unlock(&t->clients_mutex);
-	return name ? &name->owner : NULL;
-}
-
-static void name_free(struct lock_table *t, struct lock_name *name)
-{
-	htable_remove(&t->names, &name->node);
-	uncharge(t, name->client, sizeof(*name) + name->owner.len);
-	client_put_locked(t, name->client);
-	free(name);
-}
-
-void lock_owner_put(struct lock_table *t, const struct lock_owner *owner)
-{
-	if (!owner)
-		return;
-	struct lock_name *name = (struct lock_name *)(uintptr_t)owner; /* its first member */
-	pthread_mutex_lock(&t->clients_mutex);
-	if (!--name->refs)
-		name_free(t, name);
-	pthread_mutex_unlock(&t->clients_mutex);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -899,12 +730,7 @@ struct lock_table *lock_table_create(const struct lock_limits *limits)
 	if (!t)
 		return NULL;
 	memset(t, 0, sizeof(*t));
-	t->limits.total_bytes = limits && limits->total_bytes ? limits->total_bytes : TOTAL_BYTES;
-	t->limits.client_bytes = limits && limits->client_bytes ? limits->client_bytes : t->limits.total_bytes / 4;
-	int rc = htable_init(&t->clients, 64);
-	if (!rc)
-		rc = htable_init(&t->names, 64);
-	pthread_mutex_init(&t->clients_mutex, NULL);
+	int rc = lock_clients_init(&t->clients, limits);
 	for (unsigned i = 0; i < SHARDS; i++) {
 		pthread_mutex_init(&t->shard[i].mutex, NULL);
 		if (!rc)
@@ -945,12 +771,7 @@ void lock_table_destroy(struct lock_table *t)
 		htable_fini(&t->shard[i].holders);
 		pthread_mutex_destroy(&t->shard[i].mutex);
 	}
-	struct htable_cursor cursor = {0};
-	for (struct htable_node *n; t->names.bucket && (n = htable_next(&t->names, &cursor));)
-		name_free(t, container_of(n, struct lock_name, node));
-	htable_fini(&t->names);
-	htable_fini(&t->clients);
-	pthread_mutex_destroy(&t->clients_mutex);
+	lock_clients_fini(&t->clients);
 	free(t);
 }
 
@@ -981,23 +802,9 @@ void lock_foreach(struct lock_table *t, void (*fn)(void *arg, const struct lock_
 	}
 }
 
-uint64_t lock_bytes(struct lock_table *t)
+struct lock_clients *lock_table_clients(struct lock_table *t)
 {
-	return atomic_load(&t->bytes);
-}
-
-uint64_t lock_client_bytes(struct lock_table *t, enum lock_kind kind, uint64_t id)
-{
-	uint64_t hash = client_hash(kind, id), bytes = 0;
-
-	pthread_mutex_lock(&t->clients_mutex);
-	htable_foreach_hash (n, &t->clients, hash) {
-		struct lock_client *c = container_of(n, struct lock_client, node);
-		if (c->id == id && c->kind == kind)
-			bytes = atomic_load(&c->bytes);
-	}
-	pthread_mutex_unlock(&t->clients_mutex);
-	return bytes;
+	return &t->clients;
 }
 
 static struct lock_table *_Atomic server_table;

@@ -631,11 +631,21 @@ static int32_t state_get(struct fs *fs)
 	return (int32_t)(le32_get(disk) & 0x7fffffff);
 }
 
+/* Where it cannot be written, first locks will be refused; that is no reason not to serve files. */
+static void state_put(const struct export *e)
+{
+	le32 disk = le32_put((uint32_t)nlm.state);
+	int rc = fs_state_put(e->fs, STABLE_NSM_STATE, "state", 5, &disk, sizeof(disk));
+
+	if (rc && rc != -EROFS)
+		log_error("nlm", "cannot write down that the lock manager starts filesystem=%s error=\"%s\"",
+			e->filesystem->name, strerror(-rc));
+}
+
 /* File systems that OLD does not have: whom they know of, and a state number that none of them has seen. */
-static int load(const struct exports *exports, const struct exports *old)
+static void load(const struct exports *exports, const struct exports *old)
 {
 	unsigned count = 0;
-	int rc = 0;
 
 	for (unsigned i = 0; i < exports->count; i++) {
 		const struct export *e = export_first(exports, i, old);
@@ -645,20 +655,16 @@ static int load(const struct exports *exports, const struct exports *old)
 		if (state >= nlm.state)
 			nlm.state = state >= INT32_MAX - 2 ? 1 : ((state + 1) | 1);
 	}
-	for (unsigned i = 0; !rc && i < exports->count; i++) {
+	for (unsigned i = 0; i < exports->count; i++) {
 		const struct export *e = export_first(exports, i, old);
-		le32 disk = le32_put((uint32_t)nlm.state);
 		if (e)
-			rc = fs_state_put(e->fs, STABLE_NSM_STATE, "state", 5, &disk, sizeof(disk));
-		if (rc == -EROFS)
-			rc = 0;
+			state_put(e);
 	}
 	if (count) {
 		grace_begin(GRACE_NLM, now_ns() + GRACE_NS);
 		log_info("nlm", "clients had locks before: a grace period begins clients=%u seconds=%u", count,
 			(unsigned)(GRACE_NS / NSEC_PER_SEC));
 	}
-	return rc;
 }
 
 int nlm_start(const struct exports *exports)
@@ -670,10 +676,9 @@ int nlm_start(const struct exports *exports)
 	atomic_store(&nlm.stopping, false);
 	fiber_mutex_init(&nlm.records_lock);
 	nlm.running = true;
-	int rc = load(exports, NULL);
-	if (!rc)
-		nlm_fiber_start(reactor_get(0), sweep_fiber, NULL);
-	return rc;
+	load(exports, NULL);
+	nlm_fiber_start(reactor_get(0), sweep_fiber, NULL);
+	return 0;
 }
 
 /* Their requests leave the lock table, and block_done() frees them. */
@@ -796,9 +801,6 @@ void nlm_notify_hosts(void)
 
 void nlm_reloaded(const struct exports *exports, const struct exports *old)
 {
-	int rc = load(exports, old);
-
-	if (rc)
-		log_error("nlm", "cannot write down the state of the lock manager error=\"%s\"", strerror(-rc));
+	load(exports, old);
 	nlm_notify_hosts();
 }
