@@ -102,12 +102,6 @@ static uint32_t test_stateid_more(struct nfs4_compound *c)
 	return xdr_get_u32(&in, &count) && count <= xdr_in_left(&in) / NFS4_STATEID_BYTES ? 4 * count : 0;
 }
 
-static uint32_t readlink_more(struct nfs4_compound *c)
-{
-	(void)c;
-	return FS_SYMLINK_MAX + 1;
-}
-
 const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
 	[OP_ACCESS] = {"ACCESS", nfs4_op_access, NFS4_OP_FH, 8, 0, NULL},
 	[OP_CLOSE] = {"CLOSE", nfs4_op_close, FILES, STATEID, NFS4ERR_BAD_STATEID, NULL},
@@ -133,7 +127,7 @@ const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
 	[OP_PUTROOTFH] = {"PUTROOTFH", nfs4_op_putrootfh, 0, 0, 0, NULL},
 	[OP_READ] = {"READ", nfs4_op_read, FILES, 8, NFS4ERR_ISDIR, nfs4_read_more},
 	[OP_READDIR] = {"READDIR", nfs4_op_readdir, NFS4_OP_FH, 0, 0, nfs4_readdir_more},
-	[OP_READLINK] = {"READLINK", nfs4_op_readlink, FILES, 4, NFS4ERR_WRONG_TYPE, readlink_more},
+	[OP_READLINK] = {"READLINK", nfs4_op_readlink, FILES, 4, NFS4ERR_WRONG_TYPE, nfs4_readlink_more},
 	[OP_REMOVE] = {"REMOVE", nfs4_op_remove, WRITES, CHANGE, 0, NULL},
 	[OP_RENAME] = {"RENAME", nfs4_op_rename, WRITES | NFS4_OP_SAVED, 2 * CHANGE, 0, NULL},
 	[OP_RENEW] = {"RENEW", NULL, 0, 0, 0, NULL},

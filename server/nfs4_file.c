@@ -40,16 +40,26 @@ nfsstat4 nfs4_op_access(struct nfs4_compound *c)
 	return nfs4_fits(c, xdr_put_u32(&c->req->out, args.access) && xdr_put_u32(&c->req->out, granted));
 }
 
+uint32_t nfs4_readlink_more(struct nfs4_compound *c)
+{
+	struct fs_attr attr;
+
+	if (c->current.kind != NFS4_FH_FILE || fs_getattr(c->current.fs, c->current.id, &attr) || attr.type != FS_LNK)
+		return 0;
+	return xdr_round((uint32_t)attr.size);
+}
+
 nfsstat4 nfs4_op_readlink(struct nfs4_compound *c)
 {
 	struct xdr_out *out = &c->req->out;
 	struct fs_attr attr = {.type = 0};
 
 	/* the target is read straight to its place behind its length */
-	if (!xdr_out_room(out, 4 + FS_SYMLINK_MAX + 1))
+	if (!xdr_out_room(out, 4))
 		return nfs4_fits(c, false);
 	uint8_t *target = out->p + 4;
-	int len = fs_readlink(c->current.fs, &c->op, c->current.id, (char *)target, FS_SYMLINK_MAX, &attr);
+	size_t room = (size_t)(out->end - target) & ~(size_t)3;
+	int len = fs_readlink(c->current.fs, &c->op, c->current.id, (char *)target, room, &attr);
 	if (len == -EINVAL && attr.type && attr.type != FS_LNK)
 		return NFS4ERR_WRONG_TYPE;
 	if (len < 0)

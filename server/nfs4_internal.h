@@ -289,6 +289,7 @@ void nfs4_clients_fini(void);
 
 /* What arguments ask for (struct nfs4_op's result_more) */
 uint32_t nfs4_getattr_more(struct nfs4_compound *c);
+uint32_t nfs4_readlink_more(struct nfs4_compound *c);
 uint32_t nfs4_read_more(struct nfs4_compound *c);
 uint32_t nfs4_read_plus_more(struct nfs4_compound *c);
 uint32_t nfs4_readdir_more(struct nfs4_compound *c);

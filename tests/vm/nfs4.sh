@@ -51,7 +51,8 @@ assert sorted(os.listxattr(d + "x")) == ["user.a", "user.big", "user.none"]
 os.removexattr(d + "x", "user.a")
 assert sorted(os.listxattr(d + "x")) == ["user.big", "user.none"]
 with open(d + "x", "r+") as f:
-    fcntl.lockf(f, fcntl.LOCK_EX, 10, 100)
+    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 100)
+with open(d + "x", "r+") as f:
     fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
 db = sqlite3.connect(d + "db")
 db.execute("create table t(a int, b text)")
