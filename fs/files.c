@@ -221,6 +221,25 @@ int files_mount(struct fs *fs, struct error *err)
 	return 0;
 }
 
+int files_repair_begin(struct fs *fs)
+{
+	struct fs_files *files = calloc(1, sizeof(*files));
+
+	if (!files)
+		return -ENOMEM;
+	files->fs = fs;
+	wait_queue_init(&files->read_wait);
+	memcpy(&files->hash_seed, fs->uuid.b, sizeof(files->hash_seed));
+	fs->files = files;
+	return 0;
+}
+
+void files_repair_end(struct fs *fs)
+{
+	free(fs->files);
+	fs->files = NULL;
+}
+
 int files_unmount(struct fs *fs)
 {
 	int r = fs->failed ? fs->failed : files_flush_all(fs);

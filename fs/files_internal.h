@@ -19,6 +19,9 @@ int files_mount(struct fs *fs, struct error *err);
 /* Before the last checkpoint, no call is left: flushes (unless read-only), ends all background work, frees fs->files.
  */
 int files_unmount(struct fs *fs);
+/* For repair: stamps and hashes, and nothing else of the upper half. */
+int files_repair_begin(struct fs *fs);
+void files_repair_end(struct fs *fs);
 /* All data and attributes that were dirty when it was called are in durable transactions when it returns. Waits. */
 int files_flush_all(struct fs *fs);
 /*

@@ -83,6 +83,17 @@ int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_prog
 	struct fs_check_result *result);
 
 /*
+ * Makes what is on VOLUME fit together again, as far as that goes; nobody has it mounted. REPORT is told what was done
+ * and what is lost. Run fs_check() after it: what it still finds is lost data, by file. -EIO: there is no root that can
+ * be read.
+ */
+struct fs_repair_result {
+	uint64_t repaired, lost; /* lines of either kind */
+};
+int fs_repair(struct volume *volume, fs_check_report_fn *report, void *arg, struct fs_repair_result *result,
+	struct error *err);
+
+/*
  * What lies on the drives, a line for each record, until FN returns false. WHAT: root, log, nodes, stripes, owners,
  * shares, snapshots, orphans, replies, state, counters; of inode INO (0: the root directory): inode, dir, xattrs,
  * extents. -EINVAL.

@@ -163,10 +163,9 @@ _Static_assert(sizeof(struct stripes_disk) == 256, "stripes_disk");
 #define STRIPE_LIVE_MASK 0xffffffu
 #define STRIPE_CLASS_SHIFT 24
 
-/* KEY_SUMMARY; off: first block of a run of blocks; snap 1: of FS_SHARED_INO. A hint: the owner's extent decides */
 /*
- * KEY_SUMMARY; off: the first block of a run of blocks. As many of these as one transaction filled in the stripe, up to
- * SUMMARY_MAX. A hint: the owner's extent decides.
+ * KEY_SUMMARY; off: the first block of a run of blocks; snap 1: of FS_SHARED_INO. As many of these as one transaction
+ * filled in the stripe, up to SUMMARY_MAX. A hint: the owner's extent decides.
  */
 #define SUMMARY_MAX 64u
 struct summary_disk {

@@ -161,6 +161,8 @@ int tree_load(struct fs *fs, const struct pkey *key); /* waits until the leaf of
 int tree_seek(struct fs *fs, struct pkey *p, bool forward, const void **val, size_t *len);
 /* Makes the node that holds KEY at LEVEL dirty if it still lies at BLOCK. Waits. */
 int tree_move_node(struct fs *fs, const struct pkey *key, unsigned level, uint64_t block);
+/* For repair: the node on the way to KEY that cannot be read goes out of the tree. FROM <= key < TO is what is lost. */
+int tree_cut(struct fs *fs, const struct pkey *key, struct pkey *from, struct pkey *to, bool *has_to);
 unsigned node_index(struct node *n); /* its slot in its parent */
 /* What preparing a transaction adds up over its operations; tree_spares_ensure() then provides it. */
 struct tree_need {
@@ -371,6 +373,7 @@ void space_release_left(struct fs *fs);		    /* the root is durable. Waits (disc
 void space_release_dropped(struct fs *fs);	    /* as far as the log is durable. Waits (reads, discards) */
 void space_durable(struct fs *fs); /* the log is durable up to here: the same in the background. No wait */
 void space_stop(struct fs *fs);	   /* ends that; before the upper half goes. Waits */
+void space_guard(struct fs *fs, uint64_t stripe, bool on); /* is not to be written to, whatever its count says */
 
 /* ------------------------------------------------------------------------------------------------
  * checkpoint.c and mount.c
@@ -436,6 +439,7 @@ struct fs {
 	uint64_t replayed, transactions;
 	uint32_t incompat, compat; /* features */
 	struct fs_files *files;
+	struct repair *repair; /* repair.c is at work: what makes no sense is told and borne */
 	struct tree tree;
 	struct log log;
 	struct space space;
@@ -444,6 +448,14 @@ struct fs {
 	struct list tx_idle;
 	unsigned tx_idle_count;
 };
+
+/* For repair.c: mounts without the upper half and bears what it can; ends it, with a checkpoint unless RC is an error.
+ */
+struct repair;
+int repair_mount(struct volume *volume, struct repair *repair, struct fs **fs, struct error *err);
+int repair_unmount(struct fs *fs, int rc);
+int repair_look(struct fs *fs);					   /* after the root is loaded */
+void repair_log_skip(struct fs *fs, uint64_t sequence, int error); /* told */
 
 /* Writes a root record with what fs->checkpoint says; on success it counts. Waits. */
 int root_write(struct fs *fs, bool clean);

@@ -450,6 +450,10 @@ static int replay_batch(
 		if (sequence <= skip || le64_get(r.checkpoint) > checkpoint)
 			continue;
 		int rc = replay_record(fs, flat, len);
+		if (rc && rc != -ENOMEM && fs->repair) {
+			repair_log_skip(fs, sequence, rc);
+			continue;
+		}
 		if (rc)
 			return rc;
 		*records += le64_get(r.checkpoint) == 0;

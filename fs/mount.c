@@ -376,16 +376,21 @@ static int fs_recover(struct fs *fs, const struct root_disk *r, struct error *er
 
 	if (rc)
 		return error_set(err, rc, "%s: cannot read the root of the tree", name);
-	rc = space_load(fs, err);
+	if (fs->repair)
+		rc = repair_look(fs);
+	if (!rc)
+		rc = space_load(fs, err);
 	if (!rc)
 		rc = log_replay(fs, c->tree_checkpoint, !fs->read_only, &fs->replayed, err);
 	if (rc)
 		return error_prefix(err, "%s", name);
-	if (fs->log.sequence < c->log_needed)
+	if (fs->repair && (fs->log.sequence < c->log_needed || log_goes_on(fs)))
+		repair_log_skip(fs, fs->log.sequence + 1, -EIO);
+	else if (fs->log.sequence < c->log_needed)
 		return error_set(err, -EIO,
 			"%s: the log is damaged: it ends at transaction %" PRIu64 ", and reached %" PRIu64 " before",
 			name, fs->log.sequence, c->log_needed);
-	if (!fs->read_only && log_goes_on(fs))
+	else if (!fs->read_only && log_goes_on(fs))
 		return error_set(err, -EIO,
 			"%s: the log is damaged: what was acknowledged after transaction %" PRIu64
 			" cannot be read; a read-only mount shows what there is",
@@ -454,6 +459,57 @@ int fs_mount(struct volume *volume, const struct fs_mount_options *options, stru
 			volume, &(struct volume_owner){.usage = space_usage, .check = fs_stripe_check, .arg = fs});
 	*out = fs;
 	return 0;
+}
+
+int repair_mount(struct volume *volume, struct repair *repair, struct fs **out, struct error *err)
+{
+	struct root_disk *r;
+	int rc = root_find(volume, false, &r, err);
+
+	if (rc)
+		return rc;
+	struct fs *fs = fs_new(volume, NULL, err);
+	if (!fs) {
+		free(r);
+		return err->code;
+	}
+	fs->repair = repair;
+	root_take(fs, r);
+	/* what marks lost data */
+	fs->incompat |= FS_INCOMPAT_CLONES;
+	rc = fs_recover(fs, r, err);
+	free(r);
+	if (!rc)
+		rc = files_repair_begin(fs);
+	if (!rc) {
+		fs->mounts++;
+		rc = root_write(fs, false);
+		if (!rc)
+			rc = fs_start(fs);
+		if (rc)
+			error_set(err, rc, "%s: cannot write: %s", volume_name(volume), strerror(-rc));
+	}
+	if (rc) {
+		if (!err->code)
+			error_set(err, rc, "%s: %s", volume_name(volume), strerror(-rc));
+		fs_stop(fs, false);
+		files_repair_end(fs);
+		fs_free(fs);
+		return rc;
+	}
+	*out = fs;
+	return 0;
+}
+
+int repair_unmount(struct fs *fs, int rc)
+{
+	int stop;
+
+	fs->checkpoint.changed = true;
+	stop = fs_stop(fs, rc == 0);
+	files_repair_end(fs);
+	fs_free(fs);
+	return rc ? rc : stop;
 }
 
 struct unmount {

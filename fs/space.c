@@ -37,6 +37,7 @@
 #define FLAG_BUSY 8u		  /* rows in flight */
 #define PADDING_MOST (1ull << 20) /* blocks: 4 GiB */
 
+#define FLAG_GUARD 32u /* space_guard() */
 #define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
 
 static bool is_free(const struct space *s, uint64_t stripe)
@@ -151,8 +152,13 @@ int space_load(struct fs *fs, struct error *err)
 			return 0;
 		if (rc < 0)
 			return error_set(err, rc, "cannot read the stripe counts");
-		if (rc != (int)sizeof(group) || key.snap || key.off > (s->stripes - 1) / STRIPES_PER_KEY)
+		if (rc != (int)sizeof(group) || key.snap || key.off > (s->stripes - 1) / STRIPES_PER_KEY) {
+			if (fs->repair) {
+				key.snap++;
+				continue;
+			}
 			return error_set(err, -EIO, "bad stripe counts at group %llu", (unsigned long long)key.off);
+		}
 		for (unsigned i = 0; i < STRIPES_PER_KEY; i++) {
 			uint32_t value = le32_get(group.stripe[i]);
 			uint64_t stripe = key.off * STRIPES_PER_KEY + i;
@@ -160,9 +166,12 @@ int space_load(struct fs *fs, struct error *err)
 				continue;
 			enum stripe_class class = stripe_class(value);
 			if (stripe >= s->stripes || stripe_live(value) == 0 || stripe_live(value) > s->stripe_blocks ||
-				(class != STRIPE_DATA && class != STRIPE_NODES))
+				(class != STRIPE_DATA && class != STRIPE_NODES)) {
+				if (fs->repair)
+					continue; /* counted anew */
 				return error_set(
 					err, -EIO, "bad count of stripe %llu: %#x", (unsigned long long)stripe, value);
+			}
 			bool was = is_free(s, stripe);
 			s->table[stripe] = value;
 			count_live(s, value, true);
@@ -182,7 +191,7 @@ int space_check_delta(struct fs *fs, uint64_t stripe, int64_t delta, enum stripe
 	uint32_t value = s->table[stripe];
 	int64_t live = (int64_t)stripe_live(value) + delta;
 
-	if (live >= 0 && live <= s->stripe_blocks && (!value || stripe_class(value) == class))
+	if ((live >= 0 && live <= s->stripe_blocks && (!value || stripe_class(value) == class)) || fs->repair)
 		return 0;
 	log_error("fs", "stripe count would be wrong stripe=%llu live=%u class=%u change=%lld class=%u",
 		(unsigned long long)stripe, stripe_live(value), (unsigned)stripe_class(value), (long long)delta,
@@ -227,13 +236,15 @@ uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum s
 {
 	struct space *s = &fs->space;
 	uint32_t old = s->table[stripe];
-	uint32_t live = (uint32_t)((int64_t)stripe_live(old) + delta);
+	int64_t sum = (int64_t)stripe_live(old) + delta;
+	/* only a repair lets pass what does not fit */
+	uint32_t live = sum < 0 ? 0 : sum > s->stripe_blocks ? s->stripe_blocks : (uint32_t)sum;
 	uint32_t value = live ? live | (uint32_t) class << STRIPE_CLASS_SHIFT : 0;
 
 	if (!live && old) {
 		/* a replayed record of a checkpoint belongs to the tree that is mounted: nobody needs what it dropped
 		 */
-		if (class == STRIPE_DATA)
+		if (class == STRIPE_DATA || (fs->repair && !replay))
 			pending_add(s, stripe, PENDING_LOG, replay ? 0 : fs->log.sequence + 1);
 		else if (!replay)
 			pending_add(s, stripe, PENDING_ROOT, 0);
@@ -532,6 +543,11 @@ unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t mo
 		victim[at] = i;
 	}
 	return n;
+}
+
+void space_guard(struct fs *fs, uint64_t stripe, bool on)
+{
+	flag(&fs->space, stripe, FLAG_GUARD, on ? FLAG_GUARD : 0);
 }
 
 void space_stuck(struct fs *fs, uint64_t stripe)

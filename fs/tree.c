@@ -272,6 +272,28 @@ static void drop(struct fs *fs, struct node *n)
 	}
 }
 
+int tree_cut(struct fs *fs, const struct pkey *key, struct pkey *from, struct pkey *to, bool *has_to)
+{
+	struct tree_need need = {.nodes = 2 * NODE_LEVELS, .arrays = 2 * NODE_LEVELS};
+	struct tree_path path;
+	int rc;
+
+	while ((rc = tree_spares_ensure(fs, &need, false)) == -EAGAIN)
+		;
+	if (rc)
+		return rc;
+	if (descend(fs, key, 0, &path))
+		return -EINVAL; /* the whole way can be read */
+	*from = path.has_lower ? path.lower : (struct pkey){{0}};
+	*to = path.upper;
+	*has_to = path.has_upper;
+	dirty_way(fs, path.miss);
+	child_remove(path.miss, path.slot);
+	drop(fs, path.miss);
+	collapse(fs);
+	return 0;
+}
+
 void tree_apply_put(struct fs *fs, const struct pkey *key, const void *val, size_t len)
 {
 	struct tree_path path;

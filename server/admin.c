@@ -336,7 +336,7 @@ static const struct admin_command commands[] = {
 	{"fs.create", " name bytes ", admin_fs_create, false},
 	{"fs.list", " ", admin_fs_list, false},
 	{"fs.status", " name ", admin_fs_status, false},
-	{"fs.check", " name data ", admin_fs_check, true},
+	{"fs.check", " name data repair ", admin_fs_check, true},
 	{"fs.destroy", " name ", admin_fs_destroy, false},
 	{"fs.dump", " name what inode ", admin_fs_dump, true},
 	{"snapshot.create", " name snapshot ", admin_snapshot_create, true},

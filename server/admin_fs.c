@@ -341,23 +341,46 @@ static json_t *check_result_json(const char *name, const struct fs_check_result 
 	return object;
 }
 
+/* The lines go to CHECK's faults. The storage is locked. */
+static int repair_run(struct admin *admin, struct storage_fs *sf, struct check *check)
+{
+	struct fs_repair_result result;
+
+	if (atomic_load(&sf->users))
+		return error_set(admin->err, -EBUSY,
+			"file system %s is in use; take its exports out of the configuration and reload first",
+			sf->name);
+	log_warning("admin", "file system is being repaired fs=%s", sf->name);
+	return storage_fs_repair(admin->storage, sf, check_report, check, &result, admin->err);
+}
+
 json_t *admin_fs_check(struct admin *admin)
 {
 	const char *name = admin_string(admin, "name");
 	struct check check = {.admin = admin, .lock = PTHREAD_MUTEX_INITIALIZER};
 	struct fs_check_result result = {0};
-	bool data = true;
+	json_t *repairs = NULL;
+	bool data = true, repair = false;
+	int rc = 0;
 
-	if (!name || admin_bool(admin, "data", &data) < 0)
+	if (!name || admin_bool(admin, "data", &data) < 0 || admin_bool(admin, "repair", &repair) < 0)
 		return NULL;
 	fiber_lock(&admin->storage->lock);
 	struct storage_fs *sf = admin_filesystem(admin, name);
-	int rc = sf ? storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err) : -ENOENT;
+	if (sf && repair) {
+		repairs = check.faults = json_array();
+		rc = repair_run(admin, sf, &check);
+	}
+	if (rc == 0)
+		rc = sf ? storage_fs_mount(admin->storage, sf, storage_cache_left(admin->storage), admin->err)
+			: -ENOENT;
 	if (rc == 0)
 		storage_fs_hold(sf);
 	fiber_unlock(&admin->storage->lock);
-	if (rc < 0)
+	if (rc < 0) {
+		json_decref(repairs);
 		return NULL;
+	}
 
 	check.faults = json_array();
 	wait_queue_init(&check.end);
@@ -375,9 +398,13 @@ json_t *admin_fs_check(struct admin *admin)
 	/* A check that found faults has done its work; one that could not read on has not. */
 	if (rc < 0 && !result.errors) {
 		json_decref(check.faults);
+		json_decref(repairs);
 		error_set(admin->err, rc, "file system %s: the check could not be finished: %s", name,
 			rc == -ECANCELED ? "the server is stopping" : strerror(-rc));
 		return NULL;
 	}
-	return check_result_json(name, &result, check.faults);
+	json_t *object = check_result_json(name, &result, check.faults);
+	if (repairs)
+		admin_put(object, "repairs", repairs);
+	return object;
 }

@@ -360,14 +360,18 @@ static int fs_check_run(struct cli *cli)
 	json_t *request = request_make("fs.check");
 	request_put(request, "name", cli->args[0]);
 	json_object_set_new(request, "data", json_boolean(!cli->quick));
-	json_t *result = cli_call(cli, request, CALL_READ_ONLY);
+	if (cli->repair)
+		json_object_set_new(request, "repair", json_true());
+	json_t *result = cli_call(cli, request, cli->repair ? 0 : CALL_READ_ONLY);
 	if (!result)
 		return EXIT_FAILED;
 	uint64_t errors = json_number(result, "errors");
-	const json_t *faults = json_object_get(result, "faults");
+	const json_t *faults = json_object_get(result, "faults"), *repairs = json_object_get(result, "repairs");
 	if (cli->json) {
 		show_json(result);
 	} else {
+		for (size_t i = 0; i < json_array_size(repairs); i++)
+			printf("repair: %s\n", json_string_value(json_array_get(repairs, i)));
 		for (size_t i = 0; i < json_array_size(faults); i++)
 			printf("%s\n", json_string_value(json_array_get(faults, i)));
 		if (errors > json_array_size(faults))
@@ -509,8 +513,8 @@ const struct cli_command cli_commands[] = {
 	{"array", "remove", "NAME DRIVE|SLOT", "let go of the drive of a failed member, or of a spare", OPT_JSON, 2, 2,
 		array_remove_run},
 	{"array", "replace", "NAME DRIVE|SLOT [DRIVE] [--wait] [--force]",
-		"put a spare, or the drive given, in the place of a member", OPT_WAIT | OPT_FORCE | OPT_JSON,
-		2, 3, array_replace_run},
+		"put a spare, or the drive given, in the place of a member", OPT_WAIT | OPT_FORCE | OPT_JSON, 2, 3,
+		array_replace_run},
 	{"array", "rebuild", "NAME [status|pause|resume] [--latency MS] [--wait]",
 		"how far a rebuild is; --latency: the latency of others above which it gives way",
 		OPT_LATENCY | OPT_WAIT | OPT_JSON, 1, 2, array_rebuild_run},
@@ -523,8 +527,9 @@ const struct cli_command cli_commands[] = {
 		OPT_SIZE | OPT_YES | OPT_JSON, 1, 1, fs_create_run},
 	{"fs", "list", "", "the file systems", OPT_JSON, 0, 0, fs_list_run},
 	{"fs", "status", "[ARRAY/NAME]", "space, and what a file system is doing", OPT_JSON, 0, 1, fs_status_run},
-	{"fs", "check", "ARRAY/NAME [--quick]", "verify every structure and checksum (--quick: no file data)",
-		OPT_QUICK | OPT_JSON, 1, 1, fs_check_run},
+	{"fs", "check", "ARRAY/NAME [--quick] [--repair]",
+		"verify every structure and checksum (--quick: no file data; --repair: first put right what can be)",
+		OPT_QUICK | OPT_REPAIR | OPT_JSON, 1, 1, fs_check_run},
 	{"fs", "dump",
 		"ARRAY/NAME "
 		"root|log|nodes|stripes|owners|shares|snapshots|orphans|replies|state|counters|inode|dir|xattrs|"

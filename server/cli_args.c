@@ -62,6 +62,7 @@ static const struct option options[] = {
 	{"--yes", OPT_YES, AT(yes), 0, 0, 0},
 	{"--force", OPT_FORCE, AT(force), 0, 0, 0},
 	{"--quick", OPT_QUICK, AT(quick), 0, 0, 0},
+	{"--repair", OPT_REPAIR, AT(repair), 0, 0, 0},
 	{"--wait", OPT_WAIT, AT(wait), 0, 0, 0},
 	{"--latency", OPT_LATENCY, 0, AT(latency), 0, 0},
 	{"--help", 0, AT(help), 0, 0, 0},

@@ -12,7 +12,7 @@ struct cli_command;
 struct cli {
 	const struct cli_command *command;
 	/* options; strings are of argv */
-	bool json, yes, force, quick, help, wait;
+	bool json, yes, force, quick, help, wait, repair;
 	const char *config_file, *control, *level, *groups, *strip, *size, *latency;
 	const char *drives[CLI_LIST_MAX], *spares[CLI_LIST_MAX], *args[CLI_LIST_MAX];
 	unsigned drive_count, spare_count, arg_count;
@@ -30,6 +30,7 @@ struct cli {
 #define OPT_GROUPS 256u
 #define OPT_WAIT 512u
 #define OPT_LATENCY 1024u
+#define OPT_REPAIR 2048u
 
 struct cli_command {
 	const char *subject, *verb; /* verb NULL: the subject is the whole command */

@@ -142,6 +142,9 @@ int storage_fs_mount(struct storage *storage, struct storage_fs *filesystem, uin
 /* What a file system that is mounted alone, by command, may have of the cache. */
 uint64_t storage_cache_left(const struct storage *storage);
 int storage_fs_unmount(struct storage *storage, struct storage_fs *filesystem);
+/* Unmounts it, which nobody uses, and repairs it; it is not mounted after. */
+int storage_fs_repair(struct storage *storage, struct storage_fs *filesystem, fs_check_report_fn *report, void *arg,
+	struct fs_repair_result *result, struct error *err);
 /* After a volume was made or destroyed. */
 int storage_volumes_refresh(struct storage *storage, struct storage_array *array, struct error *err);
 /*

@@ -246,6 +246,27 @@ int storage_fs_mount(struct storage *storage, struct storage_fs *filesystem, uin
 	return 0;
 }
 
+int storage_fs_repair(struct storage *storage, struct storage_fs *filesystem, fs_check_report_fn *report, void *arg,
+	struct fs_repair_result *result, struct error *err)
+{
+	char array[RAID_NAME_MAX + 1];
+
+	snprintf(array, sizeof(array), "%.*s", (int)strcspn(filesystem->name, "/"), filesystem->name);
+	struct storage_array *sa = storage_array_find(storage, array);
+	if (!sa)
+		return error_set(err, -ENODEV, "file system %s: array %s is not open", filesystem->name, array);
+	if (storage->read_only)
+		return error_set(err, -EROFS, "file system %s: the array is open for reading only", filesystem->name);
+	storage_fs_unmount(storage, filesystem);
+	struct volume *volume;
+	int rc = volume_open(sa->array, strchr(filesystem->name, '/') + 1, &volume, err);
+	if (rc < 0)
+		return rc;
+	rc = fs_repair(volume, report, arg, result, err);
+	volume_close(volume);
+	return rc;
+}
+
 int storage_fs_unmount(struct storage *storage, struct storage_fs *filesystem)
 {
 	int rc = 0;

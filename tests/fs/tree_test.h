@@ -49,6 +49,26 @@ uint32_t fs_stamp_floor(const struct fs *fs)
 	(void)fs;
 	return 0;
 }
+int files_repair_begin(struct fs *fs)
+{
+	(void)fs;
+	return 0;
+}
+void files_repair_end(struct fs *fs)
+{
+	(void)fs;
+}
+int repair_look(struct fs *fs)
+{
+	(void)fs;
+	return 0;
+}
+void repair_log_skip(struct fs *fs, uint64_t sequence, int error)
+{
+	(void)fs;
+	(void)sequence;
+	(void)error;
+}
 uint64_t files_inode_count(const struct fs *fs)
 {
 	(void)fs;

@@ -227,6 +227,8 @@ static void test_life(void **state)
 	expect_good("no faults");
 	furrow("fs check a0/data --quick --drives 'd*'");
 	expect_good("no faults");
+	furrow("fs check a0/data --repair --drives 'd*'");
+	expect_good("no faults");
 	furrow("array fail a0 9 --drives 'd*'");
 	expect(1, "there is no such slot");
 	furrow("array fail a0 1 --drives 'd*'");

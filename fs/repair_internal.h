@@ -1,0 +1,76 @@
+/*
+ * What the files of repair share: repair.c (nodes, log, space, shared blocks), repair_files.c (values, names, inodes).
+ */
+#ifndef FURROW_FS_REPAIR_INTERNAL_H
+#define FURROW_FS_REPAIR_INTERNAL_H
+
+#include "fs/inode_internal.h"
+
+/* A range of keys whose node is gone: FROM <= key < TO. */
+struct repair_gap {
+	struct pkey from, to;
+	bool has_to;
+};
+/* Blocks of a file that are lost: reading them is to fail, not to show zeros. */
+struct repair_loss {
+	uint64_t ino, first, count;
+	uint32_t stamp;
+};
+struct repair_inode {
+	struct htable_node node;
+	uint64_t ino, parent, named_in, named_seq;
+	uint64_t size, blocks, next_seq, change;
+	uint64_t entries, max_seq, data_blocks, extent_end, symlink_bytes; /* as found */
+	uint32_t gen, nlink, flags;
+	uint32_t links, subdirs, walk;
+	uint32_t entry_gen;
+	uint8_t type, entry_type;
+	bool found, orphan, reachable, has_extents, has_entries, has_xattrs;
+};
+struct repair {
+	struct fs *fs;
+	fs_check_report_fn *report;
+	void *arg;
+	struct fs_repair_result *result;
+	struct repair_gap *gap;
+	unsigned gaps, gaps_room;
+	struct repair_loss *loss;
+	unsigned losses, losses_room;
+	struct fs_key *twice; /* extents whose blocks another one has too */
+	unsigned twices, twices_room;
+	uint8_t *bitmap; /* of blocks that extents have */
+	uint32_t *live;	 /* of each stripe, as stripes_disk */
+	struct htable inodes;
+	uint32_t stamp;				 /* the highest one seen */
+	uint64_t last_ino;			 /* the highest number seen */
+	uint64_t share_next;			 /* number of a shared block that nobody has */
+	uint64_t cell_ino, cell_first, cell_end; /* extents of the walk over values */
+	struct repair_counting *counting;
+	uint8_t value[TREE_VALUE_MAX];
+};
+
+#define ULL(x) ((unsigned long long)(x))
+
+/* A line for the report: what was put right; LOST: what could not be. */
+void repair_say(struct repair *r, bool lost, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Calls FN for each key of the tree from *FROM on, in order; FN may change the tree and wait. */
+typedef int repair_fn(struct repair *r, const struct fs_key *key, size_t len);
+int repair_walk(struct repair *r, const struct fs_key *from, repair_fn *fn);
+/* One record as it lies in the tree; VAL NULL: it goes. */
+int repair_raw(struct repair *r, const struct fs_key *key, const void *val, size_t len);
+/* The same through the versions: the one that the live file system sees. */
+int repair_put(struct repair *r, const struct fs_key *key, const void *val, size_t len);
+int repair_lose(
+	struct repair *r, uint64_t ino, uint64_t first, uint64_t count, uint32_t stamp); /* marks and remembers it */
+int repair_drop(struct repair *r, const struct extent_edit *blocks); /* FIRST and COUNT of the volume are not live */
+int repair_grow(void *array, unsigned *room, unsigned want, size_t size);
+struct repair_inode *repair_inode(struct repair *r, uint64_t ino, bool make); /* NULL: none, or no memory */
+bool repair_extent_good(const struct repair *r, const struct fs_key *key, size_t len, struct extent *e);
+void repair_path(struct repair *r, uint64_t ino, char *path, size_t room); /* of a file, for the report */
+
+/* repair_files.c, in this order */
+int repair_values(struct repair *r); /* what makes no sense goes */
+int repair_names(struct repair *r);
+void repair_inodes_free(struct repair *r);
+
+#endif
