@@ -490,45 +490,86 @@ static bool chunk_in_volume(const struct raid_config *c, uint64_t chunk)
 	return false;
 }
 
+/* BYTES at AT of copy COPY of CHUNK into buffer INTO of the first lane. 0, or -EIO: it cannot be read. */
+static int chunk_copy_read(struct rebuild *r, uint64_t chunk, unsigned copy, uint32_t at, uint32_t bytes, unsigned into)
+{
+	struct place from = layout_log(&r->array->config, chunk, copy);
+	struct member *source = &r->array->member[from.slot];
+	struct buf **buf = &r->lane[0].buf[into];
+	if (!member_active(source))
+		return -EIO;
+	int e = drive_io(source->drive, DRIVE_OP_READ, from.offset + at, *buf, bytes, false);
+	if (e == -ETIMEDOUT) {
+		buf_put(*buf);
+		*buf = buf_alloc(r->piece);
+	}
+	if (!e)
+		r->status.read_bytes += bytes;
+	else if (e != -ENOMEM && e != -EINVAL)
+		(void)member_failed(source, MEMBER_READ_ERROR, e);
+	return e ? -EIO : 0;
+}
+
+/*
+ * What the other copies of CHUNK hold, or all of them when a member is copied, into the first buffer. The log has no
+ * parity, but where there are more than one they are compared: what most of them say counts, so that a bit that flips
+ * on its way from one drive is not written to another. When no content has more than half, the first that can be read.
+ */
+static int chunk_read(struct rebuild *r, uint64_t chunk, unsigned lost, uint32_t at, uint32_t bytes)
+{
+	unsigned copies = r->array->config.log_copies, first = copies, none = r->spare ? copies : lost;
+	for (unsigned copy = 0; copy < copies; copy++) {
+		unsigned same = 1, others = 1;
+		if (copy == none || chunk_copy_read(r, chunk, copy, at, bytes, 0))
+			continue;
+		first = first < copies ? first : copy;
+		for (unsigned other = 0; other < copies; other++) {
+			if (other == none || other == copy || chunk_copy_read(r, chunk, other, at, bytes, 1))
+				continue;
+			others++;
+			same += memcmp(r->lane[0].buf[0]->data, r->lane[0].buf[1]->data, bytes) == 0;
+		}
+		if (2 * same > others)
+			return 0;
+		log_warning("raid", "copies of the log differ array=%s chunk=%llu copy=%u same=%u of=%u",
+			r->array->config.name, (unsigned long long)chunk, copy, same, others);
+	}
+	return first < copies ? chunk_copy_read(r, chunk, first, at, bytes, 0) : -EIO;
+}
+
+/* Copy COPY of CHUNK, which lies on the rebuilt member. -EIO: no other copy can be read; else the rebuild ends. */
+static int chunk_copy_rebuild(struct rebuild *r, uint64_t chunk, unsigned copy)
+{
+	struct place to = layout_log(&r->array->config, chunk, copy);
+	uint32_t bytes = r->piece < LOG_CHUNK_BYTES ? r->piece : LOG_CHUNK_BYTES;
+	for (uint32_t at = 0; at < LOG_CHUNK_BYTES; at += bytes) {
+		int e = chunk_read(r, chunk, copy, at, bytes);
+		if (rebuild_over(r))
+			return -ECANCELED;
+		if (e)
+			return e;
+		e = drive_io(r->target, DRIVE_OP_WRITE, to.offset + at, r->lane[0].buf[0], bytes, false);
+		if (e) {
+			target_failed(r, e);
+			return -ECANCELED;
+		}
+		drive_write_ended(r->target);
+		r->status.written_bytes += bytes;
+	}
+	return 0;
+}
+
 static int chunk_rebuild(struct rebuild *r, uint64_t chunk)
 {
 	const struct raid_config *c = &r->array->config;
 	for (unsigned copy = 0; copy < c->log_copies; copy++) {
-		struct place to = layout_log(c, chunk, copy);
-		if (to.slot != r->member->slot)
+		if (layout_log(c, chunk, copy).slot != r->member->slot)
 			continue;
 		unsigned gate = gate_enter(r->array);
-		int e = -EIO;
-		for (uint32_t at = 0; at < LOG_CHUNK_BYTES; at += r->piece) {
-			uint32_t bytes = r->piece < LOG_CHUNK_BYTES ? r->piece : LOG_CHUNK_BYTES;
-			e = -EIO;
-			for (unsigned other = 0; other < c->log_copies && e; other++) {
-				struct place from = layout_log(c, chunk, other);
-				struct member *source = &r->array->member[from.slot];
-				if ((other == copy && !r->spare) || !member_active(source))
-					continue;
-				e = drive_io(source->drive, DRIVE_OP_READ, from.offset + at, r->lane[0].buf[0], bytes,
-					false);
-				if (e == -ETIMEDOUT) {
-					buf_put(r->lane[0].buf[0]);
-					r->lane[0].buf[0] = buf_alloc(r->piece);
-				}
-				if (e && e != -ENOMEM && e != -EINVAL)
-					(void)member_failed(source, MEMBER_READ_ERROR, e);
-			}
-			if (e || rebuild_over(r))
-				break;
-			r->status.read_bytes += bytes;
-			e = drive_io(r->target, DRIVE_OP_WRITE, to.offset + at, r->lane[0].buf[0], bytes, false);
-			if (e) {
-				target_failed(r, e);
-				gate_leave(r->array, gate);
-				return -ECANCELED;
-			}
-			drive_write_ended(r->target);
-			r->status.written_bytes += bytes;
-		}
+		int e = chunk_copy_rebuild(r, chunk, copy);
 		gate_leave(r->array, gate);
+		if (e == -ECANCELED)
+			return e;
 		if (e) {
 			r->status.lost_rows++;
 			log_error("raid", "log chunk lost in rebuild array=%s slot=%u chunk=%llu", c->name,

@@ -13,7 +13,8 @@
  * An episode is a new array and a number of operations; each draws from a seed of its own, so that an episode
  * replays with any of them left out. One that fails is made as short as it still fails with, and is printed:
  *   FURROW_REPLAY="level,drives,groups,seed:op,op,..." tests/raid/test_model
- * 5,000 operations a level; with FURROW_LONG in the environment 100,000. SEED sets the first seed.
+ * 5,000 operations a level; with FURROW_LONG in the environment 100,000. SEED sets the first seed, LEVEL runs that one
+ * alone.
  */
 #include "tests/raid/raid_test.h"
 
@@ -377,6 +378,11 @@ static bool model_read(struct model *m, enum fault_kind kind)
 	model_say(m, "read blocks %u+%u, slot %u: fault %d", (unsigned)block, (unsigned)n, slot, kind);
 	if (kind != FAULT_DELAY && ((m->lost & 1u << slot) || (m->g.m && !bearable(m, slot, 0, 0, 0))))
 		kind = FAULT_NONE;
+	/* a rebuild that is under way may be who reads the flipped bit: then who is rebuilt lies from now on */
+	for (unsigned s = 0; s < STRIPES && kind == FAULT_BIT_FLIP && m->rebuilding; s++)
+		for (unsigned r = 0; r < ROWS; r++)
+			if (group_of(m, s) == slot / m->width)
+				m->lies[s][r] = (uint16_t)(m->lies[s][r] | (m->lost & group_slots(m, slot / m->width)));
 	/* what was written back after an error comes from others, who may lie */
 	for (unsigned s = 0; s < STRIPES && kind == FAULT_READ_ERROR; s++)
 		for (unsigned r = 0; r < ROWS; r++)
@@ -763,6 +769,8 @@ static void replay_body(void *arg)
 static void model_test(const struct shape *shapes, unsigned count)
 {
 	struct run run = {.shapes = shapes, .count = count};
+	if (getenv("LEVEL") && strtoul(getenv("LEVEL"), NULL, 10) != shapes[0].level)
+		skip();
 	run.seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 20;
 	print_message("seed %llu\n", (unsigned long long)run.seed);
 	atomic_store(&log_threshold, getenv("FURROW_REPLAY") ? LOG_INFO : -1);
