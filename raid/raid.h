@@ -298,8 +298,8 @@ int volume_read(struct volume *volume, uint64_t block, const struct slice *to, u
 
 /*
  * The same block another way, for a caller whose checksum did not match: attempt 0 reads its member
- * again, the next ones reconstruct it from different sets of the others. -ENOENT when no way is
- * left. TO is one slice of N * 4 KiB, all in one strip.
+ * again, the next ones reconstruct it from different sets of the others. -EIO: this way is closed, there may be
+ * others; -ENOENT when no way is left. TO is one slice of N * 4 KiB, all in one strip. Nothing is written.
  */
 int volume_reread(struct volume *volume, uint64_t block, unsigned attempt, const struct slice *to);
 /* The content of BLOCK that the caller verified after volume_reread(): writes it back where it belongs and counts the

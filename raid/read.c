@@ -420,8 +420,11 @@ static int blocks_read(struct volume *volume, uint64_t block, const struct slice
 
 /* ---- the same block another way ---- */
 
-/* The set number INDEX of K among N positions that are there: by which ones are left out. */
-static bool sources_combination(const uint8_t *there, unsigned n, unsigned k, unsigned index, uint8_t *source)
+/*
+ * The set number INDEX of K among the N positions other than POS. Counted are all positions, there or not: so the
+ * numbers mean the same while a caller goes through them, even if a member goes out meanwhile.
+ */
+static bool sources_combination(unsigned pos, unsigned n, unsigned k, unsigned index, uint8_t *source)
 {
 	uint8_t pick[CODE_WIDTH_MAX];
 	if (k > n)
@@ -439,7 +442,7 @@ static bool sources_combination(const uint8_t *there, unsigned n, unsigned k, un
 			pick[j] = (uint8_t)(pick[j - 1] + 1);
 	}
 	for (unsigned i = 0; i < k; i++)
-		source[i] = there[pick[i]];
+		source[i] = (uint8_t)(pick[i] + (pick[i] >= pos));
 	return true;
 }
 
@@ -470,21 +473,19 @@ static int block_reread(struct volume *volume, uint64_t block, unsigned attempt,
 		r = read_failed(member, &req);
 		return r ? r : -EIO;
 	}
-	uint8_t there[CODE_WIDTH_MAX];
-	unsigned count = 0;
-	for (unsigned p = 0; p < g->k + g->m; p++)
-		if (p != pos && member_active(member_at(volume, stripe, p, row, &offset)))
-			there[count++] = (uint8_t)p;
 	struct recover *rec = calloc(1, sizeof(*rec));
 	if (!rec)
 		return -ENOMEM;
 	rec->count = 1;
 	rec->wanted[0] = (uint8_t)pos;
 	rec->to[0] = cursor;
-	if (sources_combination(there, count, g->k, attempt - 1, rec->source))
-		r = recover_rows(volume, rec, stripe, row, (uint32_t)blocks, NULL, 0);
-	else
+	if (!sources_combination(pos, g->k + g->m - 1, g->k, attempt - 1, rec->source))
 		r = -ENOENT;
+	for (unsigned i = 0; i < g->k && !r; i++)
+		if (!member_active(member_at(volume, stripe, rec->source[i], row, &offset)))
+			r = -EIO;
+	if (!r)
+		r = recover_rows(volume, rec, stripe, row, (uint32_t)blocks, NULL, 0);
 	free(rec);
 	return r;
 }

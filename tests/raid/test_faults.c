@@ -231,6 +231,42 @@ static void silent_body(void *arg)
 	rig_end(&r);
 }
 
+/* A member goes out while a caller looks for the right content: the ways that are left are all tried. */
+static void silent_vanish_body(void *arg)
+{
+	const unsigned *shape = arg;
+	struct rig r;
+	rig_make(&r, shape[0], shape[1]);
+	CHECK(!test_failure[0]);
+	CHECK(stripe_write(&r, 0, 1, 0) == 0);
+	fault_inject(r.t.path[0], FAULT_LOST_WRITE, 1, 0);
+	CHECK(stripe_write(&r, 0, 2, 0) == 0);
+	struct payload want, have;
+	payload_make(&want, volume_stripe_blocks(r.g) * BLOCK_BYTES, 65536, 2);
+	payload_make(&have, BLOCK_BYTES, BLOCK_BYTES, 0);
+	/* position 0 of stripe 0 lies on slot 0, which lies; the first of the others is gone when it is asked */
+	fault_inject(r.t.path[1], FAULT_VANISH, 1, 0);
+	unsigned right = 0, closed = 0;
+	int e = 0;
+	for (unsigned attempt = 0; e != -ENOENT && attempt < 20; attempt++) {
+		e = volume_reread(r.v, 0, attempt, have.v);
+		closed += e == -EIO;
+		right += e == 0 && memcmp(have.v[0].buf->data, want.v[0].buf->data, BLOCK_BYTES) == 0;
+	}
+	CHECK(e == -ENOENT && closed >= 1 && right == 1);
+	payload_free(&want);
+	payload_free(&have);
+	rig_end(&r);
+}
+
+static void test_silent_vanish(void **state)
+{
+	(void)state;
+	unsigned mirror[] = {1, 3}, parity[] = {6, 5};
+	raid_test_run(silent_vanish_body, mirror);
+	raid_test_run(silent_vanish_body, parity);
+}
+
 static void test_silent_faults(void **state)
 {
 	(void)state;
@@ -500,6 +536,7 @@ int main(void)
 		cmocka_unit_test(test_read_error),
 		cmocka_unit_test(test_write_faults),
 		cmocka_unit_test(test_silent_faults),
+		cmocka_unit_test(test_silent_vanish),
 		cmocka_unit_test(test_timeout),
 		cmocka_unit_test(test_close_in_quarantine),
 		cmocka_unit_test(test_volatile_cache),
