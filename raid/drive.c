@@ -29,16 +29,22 @@
 
 _Atomic uint64_t drive_deadline_override;
 
-/* Of this thread; freed with it. */
-static __thread struct list *cmd_pool;
+/* Of this thread; freed with it. A stack, linked by cmd->node.next alone. */
+struct cmd_pool {
+	struct list_node *first;
+};
+static __thread struct cmd_pool *cmd_pool;
 static pthread_key_t cmd_pool_key;
 static pthread_once_t cmd_pool_once = PTHREAD_ONCE_INIT;
 
 static void cmd_pool_free(void *arg)
 {
-	struct list *pool = arg;
-	list_foreach (node, pool)
-		free(container_of(node, struct drive_cmd, node));
+	struct cmd_pool *pool = arg;
+	while (pool->first) {
+		struct drive_cmd *cmd = container_of(pool->first, struct drive_cmd, node);
+		pool->first = cmd->node.next;
+		free(cmd);
+	}
 	free(pool);
 }
 
@@ -50,37 +56,29 @@ static void cmd_pool_register(void)
 static bool cmd_pool_make(void)
 {
 	pthread_once(&cmd_pool_once, cmd_pool_register);
-	struct list *pool = malloc(sizeof(*pool));
+	struct cmd_pool *pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return false;
-	list_init(pool);
 	pthread_setspecific(cmd_pool_key, pool);
 	cmd_pool = pool;
 	return true;
 }
 
-static struct drive_cmd *cmd_get(void)
+static inline struct drive_cmd *cmd_get(void)
 {
 	if (!cmd_pool && !cmd_pool_make())
 		return NULL;
-	struct list_node *node = list_pop_front(cmd_pool);
-	if (node)
-		return container_of(node, struct drive_cmd, node);
-	struct drive_cmd *cmd = calloc(1, sizeof(*cmd));
-	if (cmd)
-		list_node_init(&cmd->node);
-	return cmd;
+	struct list_node *node = cmd_pool->first;
+	if (!node)
+		return calloc(1, sizeof(struct drive_cmd));
+	cmd_pool->first = node->next;
+	return container_of(node, struct drive_cmd, node);
 }
 
 static void cmd_put(struct drive_cmd *cmd)
 {
-	list_push_front(cmd_pool, &cmd->node);
-}
-
-static struct drive_stats *drive_stats_here(struct drive *drive)
-{
-	struct reactor *self = reactor_self();
-	return &drive->stats[self ? reactor_index(self) : METRIC_SLOTS - 1];
+	cmd->node.next = cmd_pool->first;
+	cmd_pool->first = &cmd->node;
 }
 
 /* Only one reactor writes to a slot, so this needs no atomic addition. */
@@ -99,11 +97,6 @@ uint64_t drive_stat_sum(const struct drive *drive, size_t offset)
 	return sum;
 }
 
-void drive_write_ended(struct drive *drive)
-{
-	stat_add(&drive_stats_here(drive)->volatile_writes, 1);
-}
-
 bool drive_flush_needed(const struct drive *drive, uint64_t *upto)
 {
 	*upto = drive_stat_sum(drive, offsetof(struct drive_stats, volatile_writes));
@@ -115,20 +108,6 @@ void drive_flush_ended(struct drive *drive, uint64_t upto)
 	uint64_t old = atomic_load(&drive->flushed);
 	while (old < upto && !atomic_compare_exchange_weak(&drive->flushed, &old, upto))
 		;
-}
-
-void slice_cursor_skip(struct slice_cursor *c, uint64_t bytes)
-{
-	while (bytes && c->i < c->n) {
-		uint32_t left = c->v[c->i].len - c->off;
-		if (bytes < left) {
-			c->off += (uint32_t)bytes;
-			return;
-		}
-		bytes -= left;
-		c->i++;
-		c->off = 0;
-	}
 }
 
 /* ---- the life of a command ---- */
@@ -152,38 +131,52 @@ static void cmd_failed(struct drive_cmd *cmd, int error)
 		cmd->req->error = error;
 }
 
+/* A command that was given up has come back at last. */
+static __attribute__((noinline)) void cmd_quarantine_end(struct drive_cmd *cmd)
+{
+	for (unsigned i = 0; i < cmd->n; i++)
+		buf_put(cmd->buf[i]);
+	atomic_fetch_sub(&cmd->drive->quarantined, 1);
+	drive_unref(cmd->drive);
+	cmd_put(cmd);
+}
+
+/* Of a drive that takes its time. */
+static __attribute__((noinline)) void cmd_timed_end(struct drive_cmd *cmd, const struct drive_batch *batch)
+{
+	struct drive_stats *stats = &cmd->drive->stats[batch->slot];
+	list_remove(&cmd->node);
+	if (cmd->twin || (cmd->op != DRIVE_OP_READ && cmd->op != DRIVE_OP_WRITE))
+		return;
+	uint64_t took = now_ns() - batch->begun;
+	if (!batch->background) {
+		stat_add(&stats->others, 1);
+		stat_add(&stats->others_ns, took);
+	}
+	if (cmd->op == DRIVE_OP_READ) {
+		stat_add(&stats->timed_reads, 1);
+		stat_add(&stats->read_ns, took);
+	}
+}
+
 void drive_cmd_done(struct drive_cmd *cmd, int error)
 {
-	if ((error == -EAGAIN || error == -EINTR) && ++cmd->tries < CMD_TRIES) {
+	if (error && (error == -EAGAIN || error == -EINTR) && ++cmd->tries < CMD_TRIES) {
 		cmd->drive->ops->submit(cmd);
 		return;
 	}
 	struct drive_req *req = cmd->req;
 	if (!req) {
-		/* the quarantine ends */
-		for (unsigned i = 0; i < cmd->n; i++)
-			buf_put(cmd->buf[i]);
-		atomic_fetch_sub(&cmd->drive->quarantined, 1);
-		drive_unref(cmd->drive);
-		cmd_put(cmd);
+		cmd_quarantine_end(cmd);
 		return;
 	}
 	struct drive_batch *batch = req->batch;
-	if (!cmd->drive->instant && !cmd->twin && (cmd->op == DRIVE_OP_READ || cmd->op == DRIVE_OP_WRITE)) {
-		struct drive_stats *stats = drive_stats_here(cmd->drive);
-		uint64_t took = now_ns() - req->sent;
-		if (!batch->background) {
-			stat_add(&stats->others, 1);
-			stat_add(&stats->others_ns, took);
-		}
-		if (cmd->op == DRIVE_OP_READ) {
-			stat_add(&stats->timed_reads, 1);
-			stat_add(&stats->read_ns, took);
-		}
-	}
 	if (error)
 		cmd_failed(cmd, error);
-	list_remove(&cmd->node);
+	else if (cmd->op == DRIVE_OP_WRITE && !cmd->fua)
+		stat_add(&cmd->drive->stats[batch->slot].volatile_writes, 1);
+	if (!cmd->drive->instant)
+		cmd_timed_end(cmd, batch);
 	cmd_put(cmd);
 	if (--batch->pending == 0 && batch->waiter)
 		fiber_wake(batch->waiter);
@@ -195,9 +188,9 @@ void drive_cmd_io_done(struct io *io)
 	drive_cmd_done(cmd, cmd->drive->ops->result(cmd));
 }
 
-static void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
+static inline void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
 {
-	struct drive_stats *stats = drive_stats_here(cmd->drive);
+	struct drive_stats *stats = &cmd->drive->stats[batch->slot];
 	switch (cmd->op) {
 	case DRIVE_OP_READ:
 		stat_add(&stats->reads, 1);
@@ -215,7 +208,8 @@ static void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
 	case DRIVE_OP_DISCARD:
 		break;
 	}
-	list_push_back(&batch->cmds, &cmd->node);
+	if (!cmd->drive->instant) /* else it ends before anybody could give it up */
+		list_push_back(&batch->cmds, &cmd->node);
 	batch->pending++;
 	cmd->drive->ops->submit(cmd);
 }
@@ -229,10 +223,11 @@ void batch_init(struct drive_batch *batch)
 	batch->waiter = NULL;
 	batch->begun = batch->deadline = 0;
 	batch->background = false;
+	const struct reactor *self = reactor_self();
+	batch->slot = self ? reactor_index(self) : METRIC_SLOTS - 1;
 }
 
-static struct drive_cmd *batch_cmd(
-	struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset)
+static inline struct drive_cmd *batch_cmd(struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset)
 {
 	struct drive_cmd *cmd = cmd_get();
 	if (!cmd) {
@@ -248,11 +243,10 @@ static struct drive_cmd *batch_cmd(
 	cmd->bytes = 0;
 	cmd->n = 0;
 	cmd->verdict = 0;
-	(void)batch;
 	return cmd;
 }
 
-static void batch_req(struct drive_batch *batch, struct drive_req *req, struct drive *drive)
+static inline void batch_req(struct drive_batch *batch, struct drive_req *req, struct drive *drive)
 {
 	req->batch = batch;
 	req->error = 0;
@@ -260,10 +254,35 @@ static void batch_req(struct drive_batch *batch, struct drive_req *req, struct d
 	uint64_t wait = atomic_load_explicit(&drive_deadline_override, memory_order_relaxed);
 	if (!batch->begun)
 		batch->begun = now_ns();
-	req->sent = batch->begun;
 	uint64_t deadline = batch->begun + (wait ? wait : drive->deadline_ns);
 	if (deadline > batch->deadline)
 		batch->deadline = deadline;
+}
+
+/* Fills CMD with up to ROOM bytes from CURSOR; returns how many. */
+static uint64_t cmd_fill(struct drive_cmd *cmd, uint64_t room, struct slice_cursor *cursor)
+{
+	uint64_t taken = 0;
+	while (taken < room && cursor->i < cursor->n) {
+		uint32_t len;
+		uint8_t *data = slice_cursor_peek(cursor, &len);
+		struct buf *buf = cursor->v[cursor->i].buf;
+		if (len > room - taken)
+			len = (uint32_t)(room - taken);
+		struct iovec *last = cmd->n ? &cmd->iov[cmd->n - 1] : NULL;
+		if (last && cmd->buf[cmd->n - 1] == buf && (uint8_t *)last->iov_base + last->iov_len == data) {
+			last->iov_len += len;
+		} else if (cmd->n < cmd->drive->segments_max) {
+			cmd->iov[cmd->n].iov_base = data;
+			cmd->iov[cmd->n].iov_len = len;
+			cmd->buf[cmd->n++] = buf;
+		} else {
+			break;
+		}
+		taken += len;
+		slice_cursor_skip(cursor, len);
+	}
+	return taken;
 }
 
 /* The commands of batch_io(), to DRIVE or, as its twin, to another one. */
@@ -271,32 +290,13 @@ static void batch_cmds(struct drive_batch *batch, struct drive_req *req, struct 
 	uint64_t offset, uint64_t bytes, struct slice_cursor *cursor, bool fua, bool twin)
 {
 	while (bytes) {
-		struct drive_cmd *cmd = batch_cmd(batch, req, drive, op, offset);
+		struct drive_cmd *cmd = batch_cmd(req, drive, op, offset);
 		if (!cmd)
 			return;
 		cmd->fua = fua && op == DRIVE_OP_WRITE;
 		cmd->twin = twin;
 		uint64_t room = bytes < drive->transfer_max ? bytes : drive->transfer_max;
-		uint64_t taken = 0;
-		while (taken < room && cursor->i < cursor->n) {
-			uint32_t len;
-			uint8_t *data = slice_cursor_peek(cursor, &len);
-			struct buf *buf = cursor->v[cursor->i].buf;
-			if (len > room - taken)
-				len = (uint32_t)(room - taken);
-			struct iovec *last = cmd->n ? &cmd->iov[cmd->n - 1] : NULL;
-			if (last && cmd->buf[cmd->n - 1] == buf && (uint8_t *)last->iov_base + last->iov_len == data) {
-				last->iov_len += len;
-			} else if (cmd->n < drive->segments_max) {
-				cmd->iov[cmd->n].iov_base = data;
-				cmd->iov[cmd->n].iov_len = len;
-				cmd->buf[cmd->n++] = buf;
-			} else {
-				break;
-			}
-			taken += len;
-			slice_cursor_skip(cursor, len);
-		}
+		uint64_t taken = cmd_fill(cmd, room, cursor);
 		if (taken == 0 || taken % BLOCK_BYTES) {
 			/* the caller's list is short, or cut inside a block */
 			cmd_put(cmd);
@@ -307,6 +307,39 @@ static void batch_cmds(struct drive_batch *batch, struct drive_req *req, struct 
 		offset += taken;
 		bytes -= taken;
 		cmd_send(batch, cmd);
+	}
+}
+
+/* The usual case: one command, and its memory in one piece. False: it is not that, and nothing was done. */
+static inline bool piece_send(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op,
+	uint64_t offset, uint64_t bytes, const struct slice_cursor *cursor, bool fua)
+{
+	uint32_t len;
+	uint8_t *data = slice_cursor_peek(cursor, &len);
+	if (len < bytes || bytes > drive->transfer_max || bytes % BLOCK_BYTES || !bytes || bytes > drive->bytes ||
+		offset > drive->bytes - bytes || atomic_load_explicit(&drive->twin, memory_order_acquire))
+		return false;
+	struct drive_cmd *cmd = batch_cmd(req, drive, op, offset);
+	if (!cmd)
+		return false;
+	batch_req(batch, req, drive);
+	cmd->fua = fua && op == DRIVE_OP_WRITE;
+	cmd->iov[0].iov_base = data;
+	cmd->iov[0].iov_len = bytes;
+	cmd->buf[0] = cursor->v[cursor->i].buf;
+	cmd->n = 1;
+	cmd->bytes = bytes;
+	cmd_send(batch, cmd);
+	return true;
+}
+
+void batch_row(struct drive_batch *batch, struct drive_req *req, struct drive *const *drive, unsigned n,
+	enum drive_op op, uint64_t offset, uint64_t bytes, struct slice_cursor *from, bool fua)
+{
+	for (unsigned i = 0; i < n; i++) {
+		req[i].error = 0;
+		if (drive[i] && !piece_send(batch, &req[i], drive[i], op, offset, bytes, &from[i], fua))
+			batch_io(batch, &req[i], drive[i], op, offset, bytes, &from[i], fua);
 	}
 }
 
@@ -329,7 +362,7 @@ void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *dr
 void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive)
 {
 	batch_req(batch, req, drive);
-	struct drive_cmd *cmd = batch_cmd(batch, req, drive, DRIVE_OP_FLUSH, 0);
+	struct drive_cmd *cmd = batch_cmd(req, drive, DRIVE_OP_FLUSH, 0);
 	if (cmd)
 		cmd_send(batch, cmd);
 }
@@ -340,7 +373,7 @@ void batch_discard(
 	const uint64_t most = 1ull << 30;
 	batch_req(batch, req, drive);
 	while (bytes && drive->can_discard) {
-		struct drive_cmd *cmd = batch_cmd(batch, req, drive, DRIVE_OP_DISCARD, offset);
+		struct drive_cmd *cmd = batch_cmd(req, drive, DRIVE_OP_DISCARD, offset);
 		if (!cmd)
 			return;
 		cmd->bytes = bytes < most ? bytes : most;

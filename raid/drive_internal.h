@@ -28,7 +28,19 @@ static inline struct slice_cursor slice_cursor_at(const struct slice *v, unsigne
 {
 	return (struct slice_cursor){.v = v, .n = n};
 }
-void slice_cursor_skip(struct slice_cursor *c, uint64_t bytes);
+static inline void slice_cursor_skip(struct slice_cursor *c, uint64_t bytes)
+{
+	while (bytes && c->i < c->n) {
+		uint32_t left = c->v[c->i].len - c->off;
+		if (bytes < left) {
+			c->off += (uint32_t)bytes;
+			return;
+		}
+		bytes -= left;
+		c->i++;
+		c->off = 0;
+	}
+}
 /* Memory at the cursor and how much of it lies in one piece; NULL at the end. */
 static inline uint8_t *slice_cursor_peek(const struct slice_cursor *c, uint32_t *bytes)
 {
@@ -43,7 +55,6 @@ static inline uint8_t *slice_cursor_peek(const struct slice_cursor *c, uint32_t 
 struct drive_req {
 	struct drive_batch *batch;
 	int error;     /* valid after batch_wait(): 0, -ETIMEDOUT, -EIO, -ENODEV, ... */
-	uint64_t sent; /* when */
 	bool given_up; /* a command of it is in quarantine: its memory may still be read or written by the drive */
 };
 
@@ -74,6 +85,7 @@ struct drive_batch {
 	uint64_t begun; /* when its first request came */
 	uint64_t deadline;
 	bool background; /* of rebuild or scrub: not counted as others' */
+	unsigned slot;	 /* of the reactor, in the drives' stats */
 };
 void batch_init(struct drive_batch *batch);
 /*
@@ -82,6 +94,10 @@ void batch_init(struct drive_batch *batch);
  */
 void batch_io(struct drive_batch *batch, struct drive_req *req, struct drive *drive, enum drive_op op, uint64_t offset,
 	uint64_t bytes, struct slice_cursor *cursor, bool fua);
+/* The same for N drives at one OFFSET, as a row lies: REQ, DRIVE and FROM have one entry each. NULL drives are left
+ * out. */
+void batch_row(struct drive_batch *batch, struct drive_req *req, struct drive *const *drive, unsigned n,
+	enum drive_op op, uint64_t offset, uint64_t bytes, struct slice_cursor *from, bool fua);
 void batch_flush(struct drive_batch *batch, struct drive_req *req, struct drive *drive);
 void batch_discard(
 	struct drive_batch *batch, struct drive_req *req, struct drive *drive, uint64_t offset, uint64_t bytes);
@@ -107,48 +123,51 @@ extern const struct drive_ops drive_nvme_ops, drive_file_ops, drive_fault_ops, d
 /* The character device of the NVMe namespace whose block device is BLOCK: 0 and its path, or -ENOENT. May block. */
 int nvme_node_find(dev_t block, char *path, size_t size);
 
-/* Counted by each reactor for itself. */
+/* Counted by each reactor for itself. Two cache lines; a write touches the first alone. */
 struct drive_stats {
-	_Atomic uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
+	_Atomic uint64_t reads, writes, read_bytes, write_bytes, fua_writes;
 	_Atomic uint64_t volatile_writes;      /* that ended without being durable */
 	_Atomic uint64_t others, others_ns;    /* commands that are not of rebuild or scrub, and how long they took */
 	_Atomic uint64_t timed_reads, read_ns; /* all reads */
+	_Atomic uint64_t flushes;
 } __attribute__((aligned(64)));
 
-struct drive {
+struct drive { /* what every command looks at comes first, in one cache line */
 	const struct drive_ops *ops;
-	char path[256];	  /* the name that it was opened by */
-	char device[256]; /* the node of an NVMe drive: a symbolic link to its block device means the character device
-			   */
-	enum drive_kind kind;
-	char model[41], serial[21];
+	void *data;
 	uint64_t bytes; /* a multiple of 4 KiB */
-	uint32_t lba_bytes;
+	uint64_t deadline_ns;
 	uint32_t transfer_max; /* bytes of a command */
 	uint32_t segments_max; /* pieces of memory of a command, at most DRIVE_CMD_IOV */
-	bool volatile_cache;   /* writes need FUA or a flush to survive a power cut */
+	int fd;
+	uint32_t nsid;
+	uint8_t lba_shift;
+	bool volatile_cache; /* writes need FUA or a flush to survive a power cut */
+	bool instant;	     /* ends commands inside of submit(): not worth a clock */
 	bool can_discard;
 	bool read_only; /* opened to look only */
-	bool instant;	/* ends commands inside of submit(): not worth a clock */
-	uint64_t deadline_ns;
-	/* what it really is, whatever its path: device number, and inode of a file */
-	dev_t id_dev;
-	ino_t id_ino;
-	int fd, claim_fd;
-	uint32_t nsid;
-	dev_t node; /* of the character device */
-	uint8_t lba_shift;
 	/*
 	 * While the drive of a member is replaced: what is written to [twin_from, twin_to) of this one is written to
 	 * TWIN too, durably, with the same request. Set and cleared behind array_barrier().
 	 */
 	struct drive *_Atomic twin;
+	/* the rest */
+	int claim_fd;
+	uint32_t lba_bytes;
+	enum drive_kind kind;
+	char path[256];	  /* the name that it was opened by */
+	char device[256]; /* the node of an NVMe drive: a symbolic link to its block device means the character device
+			   */
+	char model[41], serial[21];
+	/* what it really is, whatever its path: device number, and inode of a file */
+	dev_t id_dev;
+	ino_t id_ino;
+	dev_t node; /* of the character device */
 	uint64_t twin_from, twin_to;
 	_Atomic bool twin_failed; /* of a twin: something that was written did not reach it */
 	_Atomic bool twin_counts; /* of a twin: its errors are the request's, too */
-	void *data;
-	void *owned;	       /* freed with the drive, after the last command in quarantine */
-	_Atomic uint32_t refs; /* the owner and each command in quarantine */
+	void *owned;		  /* freed with the drive, after the last command in quarantine */
+	_Atomic uint32_t refs;	  /* the owner and each command in quarantine */
 	_Atomic uint32_t quarantined;
 	_Atomic uint64_t flushed; /* so many of its volatile_writes are durable */
 	struct drive_stats stats[METRIC_SLOTS];
@@ -172,9 +191,6 @@ void drive_cmd_done(struct drive_cmd *cmd, int error);
 /* For drive_*.c that use the ring: the done function of cmd->io. */
 void drive_cmd_io_done(struct io *io);
 uint64_t drive_stat_sum(const struct drive *drive, size_t offset);
-/* A write without FUA has ended: the next flush of the drive has something to do. Touches this reactor's memory only.
- */
-void drive_write_ended(struct drive *drive);
 /* Whether writes wait for a flush; UPTO is then what to tell drive_flush_ended() when it has succeeded. */
 bool drive_flush_needed(const struct drive *drive, uint64_t *upto);
 void drive_flush_ended(struct drive *drive, uint64_t upto);

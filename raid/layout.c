@@ -1,5 +1,6 @@
 /*
- * Layout: which drive holds what. Pure arithmetic, no state.
+ * Layout: which drive holds what. Pure arithmetic, no state. What every read and write asks is inline, in
+ * raid_internal.h.
  *
  * Stripes are dealt to the groups in turn. Inside a group the positions of a stripe rotate by one
  * member per stripe, so that parity and the load of short reads spread over all drives. The log zone deals its
@@ -9,18 +10,6 @@
 #include <errno.h>
 
 #include "raid/raid_internal.h"
-
-struct place layout_strip(const struct geometry *g, uint64_t stripe, unsigned pos)
-{
-	uint64_t local = stripe - g->first_stripe;
-	uint64_t row = g->groups == 1 ? local : local / g->groups;
-	unsigned group = g->groups == 1 ? 0 : (unsigned)(local % g->groups);
-	unsigned width = g->k + g->m;
-	return (struct place){
-		.slot = group * width + (unsigned)((pos + row) % width),
-		.offset = g->member_offset + row * g->strip_bytes,
-	};
-}
 
 struct place layout_log(const struct raid_config *config, uint64_t chunk, unsigned copy)
 {

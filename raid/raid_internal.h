@@ -85,8 +85,37 @@ struct place {
 	unsigned slot;
 	uint64_t offset; /* on the drive */
 };
+/* A stripe: its positions lie at one offset, on the slots of one group in turn, the first of them TURN slots from its
+ * base.
+ */
+struct stripe_layout {
+	unsigned base, width, turn;
+	uint64_t offset; /* on each drive */
+};
+static inline struct stripe_layout layout_stripe(const struct geometry *g, uint64_t stripe)
+{
+	uint64_t local = stripe - g->first_stripe;
+	uint64_t row = g->groups == 1 ? local : local / g->groups;
+	unsigned group = g->groups == 1 ? 0 : (unsigned)(local % g->groups);
+	unsigned width = g->k + g->m;
+	return (struct stripe_layout){
+		.base = group * width,
+		.width = width,
+		.turn = (unsigned)(row % width),
+		.offset = g->member_offset + row * g->strip_bytes,
+	};
+}
+static inline unsigned layout_slot(const struct stripe_layout *l, unsigned pos)
+{
+	unsigned at = pos + l->turn;
+	return l->base + (at < l->width ? at : at - l->width);
+}
 /* Where position POS (data 0..k-1, parity k..k+m-1) of STRIPE begins. */
-struct place layout_strip(const struct geometry *g, uint64_t stripe, unsigned pos);
+static inline struct place layout_strip(const struct geometry *g, uint64_t stripe, unsigned pos)
+{
+	struct stripe_layout l = layout_stripe(g, stripe);
+	return (struct place){.slot = layout_slot(&l, pos), .offset = l.offset};
+}
 /* Where copy COPY of chunk CHUNK of the log zone begins. */
 struct place layout_log(const struct raid_config *config, uint64_t chunk, unsigned copy);
 /* What a level makes of COUNT drives in GROUPS (0: as many as fit). 0, or -EINVAL with the reason in WHY. */
@@ -170,7 +199,7 @@ struct member_health {
 struct rebuild;
 struct scrub;
 struct missed;
-struct member {
+struct member { /* what every write looks at comes first, in one cache line */
 	struct array *array;
 	unsigned slot;
 	/* NULL: not there. Changed on the home reactor behind array_barrier() only, while the member is not writable,
@@ -190,7 +219,7 @@ struct member {
 	char path[256];
 	struct gauge gauge[6];
 	char gauge_labels[128];
-};
+} __attribute__((aligned(64)));
 
 struct volume {
 	struct array *array;

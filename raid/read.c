@@ -210,7 +210,6 @@ static int write_back(struct member *member, uint64_t offset, struct slice_curso
 	batch_wait(&batch);
 	if (req.error)
 		return member_failed(member, MEMBER_WRITE_ERROR, req.error);
-	drive_write_ended(member->drive);
 	return 0;
 }
 

@@ -259,7 +259,6 @@ static int piece_rebuild(
 			target_failed(r, reqs[0].error);
 			return -ECANCELED;
 		}
-		drive_write_ended(r->target);
 		r->status.written_bytes += bytes;
 		return 0;
 	}
@@ -553,7 +552,6 @@ static int chunk_copy_rebuild(struct rebuild *r, uint64_t chunk, unsigned copy)
 			target_failed(r, e);
 			return -ECANCELED;
 		}
-		drive_write_ended(r->target);
 		r->status.written_bytes += bytes;
 	}
 	return 0;

@@ -164,7 +164,6 @@ static int block_write(
 	batch_wait(&batch);
 	if (req.error)
 		return member_failed(member, MEMBER_WRITE_ERROR, req.error) ? -ENODEV : -EAGAIN;
-	drive_write_ended(member->drive);
 	return 0;
 }
 

@@ -19,41 +19,94 @@
 #define PARITY_SLICES 8u /* M <= 2 strips of at most 1 MiB in buffers of 256 KiB */
 
 /* A write of MEMBER ended. */
-static int write_ended(struct member *member, int error, bool durable)
+static int write_ended(struct member *member, int error)
 {
-	if (error)
-		return error == -ENOMEM || error == -EINVAL ? error : member_failed(member, MEMBER_WRITE_ERROR, error);
-	if (!durable)
-		drive_write_ended(member->drive);
-	return 0;
+	if (!error || error == -ENOMEM || error == -EINVAL)
+		return error;
+	return member_failed(member, MEMBER_WRITE_ERROR, error);
 }
 
-static int rows_encode(const struct volume *volume, uint32_t bytes, const struct slice_cursor *data,
-	struct slice *parity, unsigned per_strip)
+/* One write of rows, while it runs. */
+struct rows_write {
+	struct array *array;
+	uint64_t stripe; /* of the array */
+	uint64_t offset; /* on each drive */
+	uint32_t bytes;	 /* of each position */
+	unsigned k, width;
+	bool durable;
+	struct member *member[CODE_WIDTH_MAX];	  /* of each position */
+	struct slice_cursor from[CODE_WIDTH_MAX]; /* its content */
+	struct drive_req req[CODE_WIDTH_MAX];
+};
+
+/* Parity from data, in pieces that each lie in one buffer of every position: mostly it is one. */
+static int rows_encode(const struct code *code, const struct rows_write *w)
 {
-	unsigned k = volume->geo->k, m = volume->geo->m;
-	struct slice_cursor from[CODE_WIDTH_MAX];
-	memcpy(from, data, k * sizeof(*from));
-	for (unsigned j = 0; j < m; j++)
-		from[k + j] = slice_cursor_at(parity + j * per_strip, per_strip);
-	int r = 0;
-	while (bytes) {
+	struct slice_cursor copy[CODE_WIDTH_MAX];
+	const struct slice_cursor *from = w->from;
+	uint32_t left = w->bytes;
+	for (;;) {
 		uint8_t *at[CODE_WIDTH_MAX];
-		uint32_t step = bytes, len;
-		for (unsigned i = 0; i < k + m; i++) {
+		uint32_t step = left, len;
+		for (unsigned i = 0; i < w->width; i++) {
 			at[i] = slice_cursor_peek(&from[i], &len);
 			step = len < step ? len : step;
 		}
-		if (!step) {
-			r = -EINVAL;
-			break;
-		}
-		volume->code->ops->encode(volume->code, at, at + k, step);
-		for (unsigned i = 0; i < k + m; i++)
-			slice_cursor_skip(&from[i], step);
-		bytes -= step;
+		if (!step)
+			return -EINVAL;
+		code->ops->encode(code, at, at + w->k, step);
+		left -= step;
+		if (!left)
+			return 0;
+		if (from != copy)
+			from = memcpy(copy, from, w->width * sizeof(*from));
+		for (unsigned i = 0; i < w->width; i++)
+			slice_cursor_skip(&copy[i], step);
+	}
+}
+
+/* Whoever of AWAY lacks what is written has that on record when it returns. */
+static int rows_settle(const struct rows_write *w, uint64_t away)
+{
+	int r = 0;
+	for (unsigned pos = 0; pos < w->width && r != -ENODEV; pos++) {
+		int e = away >> pos & 1 ? member_lacks(w->member[pos], w->stripe) : 0;
+		r = e ? e : r;
 	}
 	return r;
+}
+
+/* To all members in one batch. Inside of the gate. */
+static int rows_send(struct rows_write *w)
+{
+	struct drive *drive[CODE_WIDTH_MAX];
+	struct drive_batch batch;
+	uint64_t skipped = 0, out = 0;
+	int r = 0;
+	for (unsigned pos = 0; pos < w->width; pos++) {
+		bool there = member_writable(w->member[pos]);
+		drive[pos] = there ? w->member[pos]->drive : NULL;
+		skipped |= (uint64_t)!there << pos;
+	}
+	/* who cannot have it is on record before anybody has it */
+	if (skipped && (r = rows_settle(w, skipped)))
+		return r;
+	batch_init(&batch);
+	batch_row(&batch, w->req, drive, w->width, DRIVE_OP_WRITE, w->offset, w->bytes, w->from, w->durable);
+	batch_wait(&batch);
+	for (unsigned pos = 0; pos < w->width; pos++) {
+		if (!w->req[pos].error)
+			continue;
+		int e = write_ended(w->member[pos], w->req[pos].error);
+		r = r == -ENODEV || !e ? r : e;
+	}
+	if (!w->durable)
+		recent_mark(w->array, w->stripe);
+	/* who has gone out meanwhile may lack it, whatever its command said */
+	for (unsigned pos = 0; pos < w->width; pos++)
+		out |= (uint64_t)!member_writable(w->member[pos]) << pos;
+	int e = out & ~skipped && r != -ENODEV ? rows_settle(w, out & ~skipped) : 0;
+	return e ? e : r;
 }
 
 int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint32_t rows, const struct slice *from,
@@ -61,23 +114,38 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 {
 	const struct geometry *g = volume->geo;
 	struct array *array = volume->array;
-	unsigned k = g->k, width = g->k + g->m;
-	bool copies = volume->code->ops->copies, durable = flags & VOLUME_DURABLE;
+	bool copies = volume->code->ops->copies;
 	if (stripe >= volume->geometry.stripes || rows == 0 || row >= g->strip_blocks || rows > g->strip_blocks - row)
 		return -EINVAL;
 	uint32_t bytes = rows * BLOCK_BYTES;
-	if (slices_bytes(from, n) != (uint64_t)k * bytes)
+	if (slices_bytes(from, n) != (uint64_t)g->k * bytes)
 		return -EINVAL;
 	if (array_stopped(array))
 		return -ENODEV;
 	stripe += volume->first_stripe;
 
-	struct slice_cursor data[CODE_WIDTH_MAX];
+	struct rows_write w;
+	struct stripe_layout layout = layout_stripe(g, stripe);
+	w.array = array;
+	w.stripe = stripe;
+	w.offset = layout.offset + (uint64_t)row * BLOCK_BYTES;
+	w.bytes = bytes;
+	w.k = g->k;
+	w.width = layout.width;
+	w.durable = flags & VOLUME_DURABLE;
 	struct slice_cursor cursor = slice_cursor_at(from, n);
-	for (unsigned i = 0; i < k; i++) {
-		data[i] = cursor;
+	for (unsigned pos = 0; pos < w.width; pos++)
+		w.member[pos] = &array->member[layout_slot(&layout, pos)];
+	for (unsigned pos = 0; pos < w.k; pos++) {
+		/* one by one: a copy of the whole would wait for what was just written to it in parts */
+		w.from[pos].v = from;
+		w.from[pos].n = n;
+		w.from[pos].i = cursor.i;
+		w.from[pos].off = cursor.off;
 		slice_cursor_skip(&cursor, bytes);
 	}
+	for (unsigned pos = w.k; pos < w.width && copies; pos++)
+		w.from[pos] = w.from[0];
 	struct buf *bufs[PARITY_SLICES];
 	struct slice parity[PARITY_SLICES];
 	unsigned per_strip = (bytes + BUF_MAX - 1) / BUF_MAX, buffers = copies ? 0 : g->m * per_strip;
@@ -89,56 +157,13 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 			parity[i] = (struct slice){
 				.buf = bufs[i], .off = 0, .len = bytes - at < BUF_MAX ? bytes - at : BUF_MAX};
 		}
-		r = rows_encode(volume, bytes, data, parity, per_strip);
+		for (unsigned j = 0; j < g->m; j++)
+			w.from[w.k + j] = slice_cursor_at(parity + j * per_strip, per_strip);
+		r = rows_encode(volume->code, &w);
 	}
 	if (!r) {
-		struct drive_req reqs[CODE_WIDTH_MAX];
-		uint64_t skipped = 0;
-		struct drive_batch batch;
 		unsigned gate = gate_enter_write(array, ZONE_ROWS, stripe, 1);
-		/* who cannot have it is on record before anybody has it */
-		for (unsigned pos = 0; pos < width; pos++) {
-			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
-			if (member_writable(member))
-				continue;
-			skipped |= 1ull << pos;
-			int e = member_lacks(member, stripe);
-			if (e && r != -ENODEV)
-				r = e;
-		}
-		batch_init(&batch);
-		for (unsigned pos = 0; pos < width && !r; pos++) {
-			struct place place = layout_strip(g, stripe, pos);
-			struct member *member = &array->member[place.slot];
-			if (skipped & 1ull << pos)
-				continue;
-			struct slice_cursor c = pos < k	 ? data[pos]
-						: copies ? data[0]
-							 : slice_cursor_at(parity + (pos - k) * per_strip, per_strip);
-			batch_io(&batch, &reqs[pos], member->drive, DRIVE_OP_WRITE,
-				place.offset + (uint64_t)row * BLOCK_BYTES, bytes, &c, durable);
-		}
-		batch_wait(&batch);
-		bool sent = !r;
-		for (unsigned pos = 0; pos < width && sent; pos++) {
-			if (skipped & 1ull << pos)
-				continue;
-			int e = write_ended(
-				&array->member[layout_strip(g, stripe, pos).slot], reqs[pos].error, durable);
-			if (e && r != -ENODEV)
-				r = e;
-		}
-		if (sent && !durable)
-			recent_mark(array, stripe);
-		/* who has gone out meanwhile may lack it, whatever its command said */
-		for (unsigned pos = 0; pos < width && sent && r != -ENODEV; pos++) {
-			struct member *member = &array->member[layout_strip(g, stripe, pos).slot];
-			if ((skipped & 1ull << pos) || member_writable(member))
-				continue;
-			int e = member_lacks(member, stripe);
-			if (e && r != -ENODEV)
-				r = e;
-		}
+		r = rows_send(&w);
 		gate_leave(array, gate);
 		if (!r && array_stopped(array))
 			r = -ENODEV;
@@ -175,7 +200,7 @@ int volume_flush(struct volume *volume)
 		struct member *member = &array->member[i];
 		int e = 0;
 		if (asked & 1ull << i) {
-			e = write_ended(member, reqs[i].error, true);
+			e = write_ended(member, reqs[i].error);
 			if (!reqs[i].error)
 				drive_flush_ended(member->drive, upto[i]);
 		} else if (!member_writable(member)) {
@@ -272,7 +297,7 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 		batch_wait(&batch);
 		for (unsigned i = 0; i < used; i++) {
 			struct member *member = &array->member[slots[i]];
-			int e = skipped[i] ? member_settle(member) : write_ended(member, reqs[i].error, true);
+			int e = skipped[i] ? member_settle(member) : write_ended(member, reqs[i].error);
 			if (!e && !member_writable(member))
 				e = member_settle(member);
 			if (e && r != -ENODEV)
