@@ -24,8 +24,9 @@
 struct storage_watch {
 	bool stopping, running;
 	struct wait_queue work, done;
-	uint64_t paths;		   /* a hash of what matched the patterns last */
-	uint64_t scanned, started; /* when */
+	uint64_t paths;	  /* a hash of what matched the patterns last */
+	uint64_t scanned; /* when */
+	uint64_t started; /* when, ns since 1970 */
 	struct array_status *status;
 };
 
@@ -85,8 +86,9 @@ static void array_supply(struct storage_watch *watch, struct storage_array *sa, 
 			log_warning("storage", "drive that returned is not taken array=%s drive=%s reason=\"%s\"",
 				sa->name, drive->path, err.text);
 		}
-		/* who is missing from the start may still be on the way */
-		lost = lost || failed || now_ns() - watch->started > MISSING_GRACE;
+		/* who was missing from the start may still be on the way */
+		lost = lost || failed || s->member[i].changed > watch->started ||
+		       wall_ns() - watch->started > MISSING_GRACE;
 	}
 	for (unsigned i = 0; i < scan->count && lost && array_wants_member(sa->array); i++) {
 		struct error err = {0};
@@ -173,7 +175,7 @@ void storage_watch_start(struct storage *storage)
 	wait_queue_init(&watch->work);
 	wait_queue_init(&watch->done);
 	storage->watch = watch;
-	watch->started = now_ns();
+	watch->started = wall_ns();
 	watch->running = true;
 	if (fiber_spawn(watch_fiber, storage)) {
 		free(watch->status);
