@@ -77,6 +77,7 @@ static const struct attribute {
 	[FATTR4_CHANGE_ATTR_TYPE] = {4, READ | V42},
 	[FATTR4_MODE_UMASK] = {8, SET | EXCL | V42},
 	[FATTR4_XATTR_SUPPORT] = {4, READ | V42},
+	[FATTR4_OPEN_ARGUMENTS] = {40, READ | V42},
 };
 
 /* The attributes that have all of FLAGS, in this minor version. */
@@ -248,6 +249,24 @@ static bool put_fsid(struct xdr_out *out, const struct nfs4_object *o)
 	return xdr_put_u64(out, fs_snapshot_fsid(o->fh->export->fsid, o->attr->id.snap)) && xdr_put_u64(out, 0);
 }
 
+/* What OPEN takes (RFC 9754): accesses and denials, wishes for delegations, claims, ways to create; a word of bits each. */
+static bool put_open_arguments(struct xdr_out *out)
+{
+	static const uint32_t words[] = {
+		1u << OPEN4_SHARE_ACCESS_READ | 1u << OPEN4_SHARE_ACCESS_WRITE | 1u << OPEN4_SHARE_ACCESS_BOTH,
+		1u << OPEN4_SHARE_DENY_NONE | 1u << OPEN4_SHARE_DENY_READ | 1u << OPEN4_SHARE_DENY_WRITE |
+			1u << OPEN4_SHARE_DENY_BOTH,
+		1u << (OPEN4_SHARE_ACCESS_WANT_ANY_DELEG >> 8) | 1u << (OPEN4_SHARE_ACCESS_WANT_NO_DELEG >> 8),
+		1u << CLAIM_NULL | 1u << CLAIM_PREVIOUS | 1u << CLAIM_DELEGATE_CUR | 1u << CLAIM_FH |
+			1u << CLAIM_DELEG_CUR_FH,
+		1u << UNCHECKED4 | 1u << GUARDED4 | 1u << EXCLUSIVE4 | 1u << EXCLUSIVE4_1};
+
+	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (!xdr_put_u32(out, 1) || !xdr_put_u32(out, words[i]))
+			return false;
+	return true;
+}
+
 static bool put_handle(struct xdr_out *out, const struct nfs4_object *o)
 {
 	struct nfs4_fh fh = *o->fh;
@@ -350,6 +369,8 @@ static bool put_attribute(struct nfs4_compound *c, struct xdr_out *out, unsigned
 		return xdr_put_u32(out, FSCHARSET_CAP4_CONTAINS_NON_UTF8);
 	case FATTR4_CLONE_BLKSIZE:
 		return xdr_put_u32(out, BLOCK_BYTES);
+	case FATTR4_OPEN_ARGUMENTS:
+		return put_open_arguments(out);
 	case FATTR4_CHANGE_ATTR_TYPE:
 		return xdr_put_u32(out, NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR);
 	}
