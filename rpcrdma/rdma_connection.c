@@ -264,7 +264,7 @@ static const char *open_steps(struct rdma_connection *conn)
 	int rc = rpc_connection_begin(
 		&conn->rpc, server, &rdma_rpc_transport, rdma_get_peer_addr(conn->id), rdma_get_local_addr(conn->id));
 	if (rc)
-		return rc == -EMFILE ? "too many connections" : "the server stops";
+		return rc == -EMFILE ? "too many connections" : rc == -ENOMEM ? "no memory for it" : "the server stops";
 	conn->began = true;
 	atomic_store(&conn->rpc.credits, conn->credits);
 	conn->number = conn->qp->qp_num;

@@ -392,6 +392,7 @@ static void send_or_queue(struct rdma_call *call)
 	if (list_empty(&conn->sends) && call_send(call))
 		return;
 	counter_add(&rdma_metrics.sends_queued, 1);
+	rpc_send_wait_count(&conn->rpc);
 	list_push_back(&conn->sends, &call->node);
 }
 

@@ -49,6 +49,10 @@ struct rpc_run {
 	struct rpc_cache_entry *entry;
 	uint64_t charged;	     /* of shard->used, without payload of the reply */
 	uint64_t reserved, attached; /* payload of the reply; reserved >= attached is charged */
+	struct {
+		uint32_t count;
+		uint64_t bytes;
+	} io[RPC_IOS];
 	struct rpc_reply reply;
 	struct slice *slices[XDR_PAYLOADS_MAX]; /* where malloc() gave them */
 	bool payload_failed;
@@ -160,8 +164,8 @@ void rpc_call_received(struct rpc_call *call)
 	call->entered = false;
 	list_node_init(&call->node);
 	shard->used += call->held;
-	atomic_store_explicit(&conn->calls_total, atomic_load_explicit(&conn->calls_total, memory_order_relaxed) + 1,
-		memory_order_relaxed);
+	rpc_stat_add(&conn->calls_total, 1);
+	rpc_stat_add(&conn->traffic->calls, 1);
 	counter_add(&conn->server->requests, 1);
 	if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
 		conn->transport->drop(call);
@@ -324,8 +328,14 @@ static void reply_send(struct rpc_run *run, bool fits)
 	reply->too_long = !fits;
 	reply->head = out->base;
 	reply->len = fits ? (uint32_t)(out->p - out->base) : 0;
-	if (run->metrics)
-		histogram_record(&run->metrics->latency, now_ns() - run->req.started);
+	if (run->metrics) {
+		uint64_t ns = now_ns() - run->req.started;
+		histogram_record(&run->metrics->latency, ns);
+		for (unsigned i = 0; i < RPC_IOS; i++)
+			if (run->io[i].count)
+				rpc_io_record(conn, i, run->io[i].count, run->io[i].bytes, ns);
+		rpc_slow_count(conn, ns);
+	}
 	counter_add(&run->server->replies, 1);
 	conn->transport->reply(run->call, reply);
 }
@@ -497,17 +507,17 @@ static void run_procedure(struct rpc_run *run)
 		switch (rpc_cache_begin(server->cache, &req->tag, &run->entry, &req->replay, &req->replay_bytes,
 			out->base, (uint32_t)(out->end - out->base), &bytes)) {
 		case RPC_CACHE_HIT:
-			counter_add(&server->cache_hits, 1);
+			rpc_repeat_count(req->connection);
 			fits = bytes <= (size_t)(out->end - out->base);
 			out->p = out->base + (fits ? bytes : 0);
 			reply_send(run, fits);
 			return;
 		case RPC_CACHE_RUNNING:
-			counter_add(&server->cache_hits, 1);
+			rpc_repeat_count(req->connection);
 			run->call->conn->transport->drop(run->call);
 			return;
 		case RPC_CACHE_REPLAY:
-			counter_add(&server->cache_hits, 1);
+			rpc_repeat_count(req->connection);
 			break;
 		case RPC_CACHE_RUN:
 			break;
@@ -647,6 +657,13 @@ const struct sockaddr_storage *rpc_local(const struct rpc_request *req)
 void rpc_peer_text(const struct rpc_request *req, char *text, size_t room)
 {
 	snprintf(text, room, "%s", req->connection->peer_text);
+}
+
+void rpc_io_count(struct rpc_request *req, enum rpc_io io, uint32_t bytes)
+{
+	struct rpc_run *run = run_of(req);
+	run->io[io].count++;
+	run->io[io].bytes += bytes;
 }
 
 int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n)

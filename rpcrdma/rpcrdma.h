@@ -214,12 +214,45 @@ struct rpc_status {
 	uint64_t bytes_in, bytes_out;
 };
 void rpc_status(struct rpc_server *server, struct rpc_status *status);
+
+/*
+ * READ and WRITE of files, of whatever version. The procedure of REQ says that it read or wrote BYTES of one: a call
+ * may do so several times. Counted with the time from the call to its reply, for its connection and client. No wait.
+ */
+enum rpc_io { RPC_IO_READ, RPC_IO_WRITE, RPC_IOS };
+void rpc_io_count(struct rpc_request *req, enum rpc_io io, uint32_t bytes);
+
+#define RPC_IO_BUCKETS 104u
+struct rpc_io_info {
+	uint64_t count, bytes, sum_ns, max_ns;
+	uint64_t bucket[RPC_IO_BUCKETS]; /* of rpc_io_quantile() */
+};
+uint64_t rpc_io_quantile(const struct rpc_io_info *io, double q); /* ns, to a fourth of a doubling */
+
+/*
+ * Every client (an address), with what all of its connections did since it is known, also those that have ended. One
+ * without connections is forgotten when 256 others came after it. FN must not wait.
+ */
+struct rpc_client_info {
+	char client[64];
+	uint32_t tcp_connections, rdma_connections;
+	uint32_t credits; /* of all its RDMA connections */
+	uint64_t calls, bytes_in, bytes_out, since_ns;
+	uint64_t repeats;    /* retransmissions that the reply cache answered or dropped */
+	uint64_t slow;	     /* calls that took over a second */
+	uint64_t send_waits; /* replies that waited for room in a send queue (RDMA) */
+	struct rpc_io_info io[RPC_IOS];
+};
+void rpc_clients_foreach(
+	struct rpc_server *server, void (*fn)(void *arg, const struct rpc_client_info *info), void *arg);
+
 /* Every connection: transport, peer, reactor, calls, bytes. FN must not wait. */
 struct rpc_connection_info {
 	char peer[64];
 	bool rdma;
 	unsigned reactor;
 	uint64_t calls, bytes_in, bytes_out, since_ns;
+	uint64_t io_count[RPC_IOS], io_bytes[RPC_IOS], repeats, send_waits;
 	uint32_t credits;
 };
 void rpc_connections_foreach(

@@ -88,13 +88,18 @@ struct rpc_connection {
 	struct list_node node;		 /* in shard->connections: shard lock */
 	uint64_t since_ns;
 	/* For listings; written on the connection's reactor only. */
-	_Atomic uint64_t calls_total, bytes_in, bytes_out;
-	_Atomic uint32_t credits; /* granted; TCP: 0 */
+	_Atomic uint64_t calls_total, bytes_in, bytes_out, repeats, send_waits;
+	struct {
+		_Atomic uint64_t count, bytes;
+	} io[RPC_IOS];
+	struct rpc_client *of;
+	struct rpc_traffic *traffic; /* of its client on this reactor */
+	_Atomic uint32_t credits;    /* granted; TCP: 0 */
 };
 
 /*
  * Fills in CONN for the calling reactor and lists it. 0; -ESHUTDOWN when the server stops; -EMFILE beyond the limit
- * of connections: the transport then closes it without further calls here. No wait.
+ * of connections; -ENOMEM: the transport then closes it without further calls here. No wait.
  */
 int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server, const struct rpc_transport *transport,
 	const struct sockaddr *peer, const struct sockaddr *local);
@@ -221,6 +226,34 @@ struct rpc_listener {
 	void (*stop)(struct rpc_listener *listener);
 };
 
+/* What one client did on one reactor, which alone adds to it (traffic.c). */
+struct rpc_traffic {
+	_Atomic uint64_t calls, bytes_in, bytes_out, repeats, slow, send_waits;
+	struct {
+		_Atomic uint64_t count, bytes, sum_ns, max_ns, bucket[RPC_IO_BUCKETS];
+	} io[RPC_IOS];
+} __attribute__((aligned(64)));
+static inline void rpc_stat_add(_Atomic uint64_t *to, uint64_t value) /* written by one reactor only */
+{
+	atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + value, memory_order_relaxed);
+}
+
+struct rpc_clients;
+int rpc_clients_new(struct rpc_clients **clients);
+void rpc_clients_destroy(struct rpc_clients *clients);
+int rpc_client_begin(struct rpc_connection *conn); /* fills in `of` and `traffic`; -ENOMEM */
+void rpc_client_end(struct rpc_connection *conn);
+/* COUNT times BYTES in all were read or written by one call, which took NS. */
+void rpc_io_record(struct rpc_connection *conn, enum rpc_io io, uint32_t count, uint64_t bytes, uint64_t ns);
+void rpc_slow_count(struct rpc_connection *conn, uint64_t ns);
+void rpc_repeat_count(struct rpc_connection *conn);
+void rpc_send_wait_count(struct rpc_connection *conn);
+
+struct rpc_io_metrics {
+	struct counter calls, bytes;
+	struct histogram latency;
+};
+
 struct rpc_procedure_metrics {
 	struct counter calls, errors;
 	struct histogram latency;
@@ -236,7 +269,9 @@ struct rpc_server {
 	struct list listeners;
 	struct rpc_cache *cache;
 	struct rpc_procedure_metrics **metrics; /* by program entry, then procedure */
-	struct counter requests, replies, cache_hits, bad_calls, bytes_in, bytes_out;
+	struct counter requests, replies, cache_hits, bad_calls, bytes_in, bytes_out, slow;
+	struct rpc_io_metrics io[RPC_IOS];
+	struct rpc_clients *clients;
 };
 
 void rpc_listener_add(struct rpc_server *server, struct rpc_listener *listener);

@@ -139,6 +139,8 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
 	conn->client = rpc_address_hash(peer);
 	conn->since_ns = now_ns();
+	if (rpc_client_begin(conn) < 0)
+		return -ENOMEM;
 	wait_queue_init(&conn->payload_queue);
 	list_init(&conn->parked);
 	atomic_fetch_add(transport->rdma ? &shard->rdma_connections : &shard->tcp_connections, 1);
@@ -157,23 +159,21 @@ void rpc_connection_end(struct rpc_connection *conn)
 	pthread_mutex_lock(&shard->lock);
 	list_remove(&conn->node);
 	pthread_mutex_unlock(&shard->lock);
+	rpc_client_end(conn);
 	atomic_fetch_sub(conn->transport->rdma ? &shard->rdma_connections : &shard->tcp_connections, 1);
-}
-
-static void add_relaxed(_Atomic uint64_t *to, uint64_t value) /* written by one reactor only */
-{
-	atomic_store_explicit(to, atomic_load_explicit(to, memory_order_relaxed) + value, memory_order_relaxed);
 }
 
 void rpc_bytes_in(struct rpc_connection *conn, uint64_t bytes)
 {
-	add_relaxed(&conn->bytes_in, bytes);
+	rpc_stat_add(&conn->bytes_in, bytes);
+	rpc_stat_add(&conn->traffic->bytes_in, bytes);
 	counter_add(&conn->server->bytes_in, bytes);
 }
 
 void rpc_bytes_out(struct rpc_connection *conn, uint64_t bytes)
 {
-	add_relaxed(&conn->bytes_out, bytes);
+	rpc_stat_add(&conn->bytes_out, bytes);
+	rpc_stat_add(&conn->traffic->bytes_out, bytes);
 	counter_add(&conn->server->bytes_out, bytes);
 }
 
@@ -196,7 +196,13 @@ void rpc_connections_foreach(
 				.bytes_in = atomic_load_explicit(&c->bytes_in, memory_order_relaxed),
 				.bytes_out = atomic_load_explicit(&c->bytes_out, memory_order_relaxed),
 				.since_ns = c->since_ns,
+				.repeats = atomic_load_explicit(&c->repeats, memory_order_relaxed),
+				.send_waits = atomic_load_explicit(&c->send_waits, memory_order_relaxed),
 				.credits = atomic_load_explicit(&c->credits, memory_order_relaxed)};
+			for (unsigned k = 0; k < RPC_IOS; k++) {
+				info.io_count[k] = atomic_load_explicit(&c->io[k].count, memory_order_relaxed);
+				info.io_bytes[k] = atomic_load_explicit(&c->io[k].bytes, memory_order_relaxed);
+			}
 			memcpy(info.peer, c->peer_text, sizeof(info.peer));
 			fn(arg, &info);
 		}
@@ -247,6 +253,21 @@ static void metrics_register(struct rpc_server *server)
 	counter_register(&server->bytes_out, "furrow_rpc_sent_bytes_total", NULL, "Bytes sent by all transports");
 }
 
+static int io_register(struct rpc_server *server)
+{
+	static const char *const labels[RPC_IOS] = {"io=\"read\"", "io=\"write\""};
+	counter_register(&server->slow, "furrow_rpc_slow_total", NULL, "Calls that took over a second");
+	for (unsigned i = 0; i < RPC_IOS; i++) {
+		struct rpc_io_metrics *io = &server->io[i];
+		counter_register(&io->calls, "furrow_rpc_io_total", labels[i], "Reads and writes of files");
+		counter_register(&io->bytes, "furrow_rpc_io_bytes_total", labels[i], "Bytes of them");
+		if (histogram_register(&io->latency, "furrow_rpc_io_seconds", labels[i],
+			    "Calls that read or wrote files, from their arrival to their reply") < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 static int procedures_register(struct rpc_server *server)
 {
 	for (unsigned i = 0; i < server->config.program_count; i++) {
@@ -288,10 +309,15 @@ static void server_free(struct rpc_server *server)
 	}
 	free(server->metrics);
 	struct counter *all[] = {&server->requests, &server->replies, &server->cache_hits, &server->bad_calls,
-		&server->bytes_in, &server->bytes_out};
+		&server->bytes_in, &server->bytes_out, &server->slow, &server->io[0].calls, &server->io[0].bytes,
+		&server->io[1].calls, &server->io[1].bytes};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (all[i]->name)
 			counter_remove(all[i]);
+	for (unsigned i = 0; i < RPC_IOS; i++)
+		if (server->io[i].latency.slot)
+			histogram_remove(&server->io[i].latency);
+	rpc_clients_destroy(server->clients);
 	rpc_cache_destroy(server->cache);
 	for (unsigned i = 0; server->shard && i < server->shards; i++)
 		pthread_mutex_destroy(&server->shard[i].lock);
@@ -347,7 +373,8 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 		timer_init(&s->retry, waiting_retry);
 	}
 	metrics_register(server);
-	if (procedures_register(server) < 0 || rpc_cache_new(c->cache_entries, &server->cache) < 0) {
+	if (io_register(server) < 0 || procedures_register(server) < 0 || rpc_clients_new(&server->clients) < 0 ||
+		rpc_cache_new(c->cache_entries, &server->cache) < 0) {
 		server_free(server);
 		return error_set(err, -ENOMEM, "no memory for the RPC server");
 	}

@@ -276,22 +276,16 @@ static void answer_deliver(struct tcp_connection *c, struct tcp_call *call)
 	call_recycle(c->tcp, call);
 }
 
+/* The second word of the record, which may lie in several pieces, is the message type REPLY. */
 static bool record_is_answer(const struct tcp_call *call)
 {
-	uint8_t memory[16];
-	struct xdr_pool pool = {memory, 0, sizeof(memory)};
-	struct xdr_in in;
-	uint32_t type;
+	uint32_t at = 0, type = 0;
 
 	if (call->bytes < 8)
 		return false;
-	xdr_in_init(&in, call->piece[0].data, call->piece[0].len, &pool);
-	in.piece = call->piece + 1;
-	in.piece_bytes = call->bytes - call->piece[0].len;
-	if (!xdr_in_room(&in, 8))
-		return false;
-	xdr_take_u32(&in);
-	type = xdr_take_u32(&in);
+	for (unsigned i = 0; i < call->pieces && at < 8; i++)
+		for (uint32_t k = 0; k < call->piece[i].len && at < 8; k++, at++)
+			type = type << 8 | call->piece[i].data[k];
 	return type == 1;
 }
 

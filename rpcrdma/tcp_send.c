@@ -203,7 +203,7 @@ void tcp_posted(void *arg)
 	tcp_settle(c);
 }
 
-static void reply_queue(struct tcp_connection *c, struct rpc_reply *reply)
+static inline void reply_queue(struct tcp_connection *c, struct rpc_reply *reply)
 {
 	uint32_t bytes = rpc_reply_bytes(reply), mark = __builtin_bswap32(bytes | 0x80000000u);
 	memcpy(reply->head - 4, &mark, 4);

@@ -188,42 +188,6 @@ static json_t *exports_json(void)
 	return list;
 }
 
-static void connection_put(void *arg, const struct rpc_connection_info *info)
-{
-	json_t *list = arg, *object = json_object();
-	uint64_t now = now_ns();
-
-	admin_put_string(object, "peer", info->peer);
-	admin_put_string(object, "transport", info->rdma ? "rdma" : "tcp");
-	admin_put_number(object, "reactor", info->reactor);
-	admin_put_number(object, "calls", info->calls);
-	admin_put_number(object, "bytes_in", info->bytes_in);
-	admin_put_number(object, "bytes_out", info->bytes_out);
-	admin_put_number(object, "credits", info->credits);
-	admin_put_number(object, "seconds", now > info->since_ns ? (now - info->since_ns) / NSEC_PER_SEC : 0);
-	json_array_append_new(list, object);
-}
-
-/* One procedure's latency; those that nobody called are left out. */
-static void operation_put(void *arg, const struct histogram *histogram)
-{
-	json_t *list = arg;
-	char program[32] = "", procedure[32] = "";
-	uint64_t count = histogram_count(histogram);
-
-	if (!count || !histogram->labels ||
-		sscanf(histogram->labels, "program=\"%31[^\"]\",procedure=\"%31[^\"]\"", program, procedure) != 2)
-		return;
-	json_t *object = json_object();
-	admin_put_string(object, "program", program);
-	admin_put_string(object, "procedure", procedure);
-	admin_put_number(object, "calls", count);
-	admin_put_number(object, "p50_ns", histogram_quantile(histogram, 0.5));
-	admin_put_number(object, "p99_ns", histogram_quantile(histogram, 0.99));
-	admin_put_number(object, "max_ns", histogram_quantile(histogram, 1));
-	json_array_append_new(list, object);
-}
-
 static json_t *server_json(struct server *server)
 {
 	const struct config *config = server->config;
@@ -264,20 +228,17 @@ static json_t *server_json(struct server *server)
 
 static json_t *status_run(struct admin *admin)
 {
-	json_t *result = json_object(), *connections = json_array(), *operations = json_array();
+	json_t *result = json_object();
 
 	if (admin->server) {
 		admin_put(result, "server", server_json(admin->server));
-		if (admin->server->rpc)
-			rpc_connections_foreach(admin->server->rpc, connection_put, connections);
-		histograms_foreach("furrow_rpc_latency_seconds", operation_put, operations);
 		admin_put(result, "exports", exports_json());
 	} else {
 		admin_put(result, "server", json_null());
 		admin_put(result, "exports", json_array());
 	}
-	admin_put(result, "connections", connections);
-	admin_put(result, "operations", operations);
+	admin_put(result, "connections", admin_connections_json(admin->server));
+	admin_put(result, "operations", admin_operations_json(admin->server));
 	/* What the server does not use is no part of its state, and to look for it would make every drive work. */
 	admin_put(result, "arrays", admin_arrays_json(admin, NULL, !admin->server));
 	admin_put(result, "filesystems", admin_filesystems_json(admin, NULL, true));
@@ -345,6 +306,7 @@ static const struct admin_command commands[] = {
 	{"state.list", " ", admin_state_list, true},
 	{"state.expel", " client ", admin_state_expel, true},
 	{"status", " ", status_run, false},
+	{"traffic", " ", admin_traffic, true},
 	{"version", " ", version_run, true},
 	{"server.reload", " ", reload_run, true},
 };

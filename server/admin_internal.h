@@ -68,6 +68,9 @@ json_t *admin_snapshot_create(struct admin *admin);
 json_t *admin_snapshot_delete(struct admin *admin);
 json_t *admin_fs_dump(struct admin *admin);
 json_t *admin_snapshot_list(struct admin *admin);
+json_t *admin_connections_json(struct server *server); /* SERVER may be NULL */
+json_t *admin_operations_json(struct server *server);
+json_t *admin_traffic(struct admin *admin);
 json_t *admin_state_list(struct admin *admin);
 json_t *admin_state_expel(struct admin *admin);
 

@@ -65,6 +65,8 @@ static const struct option options[] = {
 	{"--repair", OPT_REPAIR, AT(repair), 0, 0, 0},
 	{"--wait", OPT_WAIT, AT(wait), 0, 0, 0},
 	{"--latency", OPT_LATENCY, 0, AT(latency), 0, 0},
+	{"--interval", OPT_INTERVAL, 0, AT(interval), 0, 0},
+	{"--count", OPT_INTERVAL, 0, AT(count), 0, 0},
 	{"--help", 0, AT(help), 0, 0, 0},
 	{"--config", 0, 0, AT(config_file), 0, 0},
 	{"--control", 0, 0, AT(control), 0, 0},

@@ -13,7 +13,7 @@ struct cli {
 	const struct cli_command *command;
 	/* options; strings are of argv */
 	bool json, yes, force, quick, help, wait, repair;
-	const char *config_file, *control, *level, *groups, *strip, *size, *latency;
+	const char *config_file, *control, *level, *groups, *strip, *size, *latency, *interval, *count;
 	const char *drives[CLI_LIST_MAX], *spares[CLI_LIST_MAX], *args[CLI_LIST_MAX];
 	unsigned drive_count, spare_count, arg_count;
 	struct config *config; /* of the file, or the default */
@@ -31,6 +31,7 @@ struct cli {
 #define OPT_WAIT 512u
 #define OPT_LATENCY 1024u
 #define OPT_REPAIR 2048u
+#define OPT_INTERVAL 4096u
 
 struct cli_command {
 	const char *subject, *verb; /* verb NULL: the subject is the whole command */
@@ -75,6 +76,10 @@ int snapshot_delete_run(struct cli *cli);
 int state_list_run(struct cli *cli);
 int state_expel_run(struct cli *cli);
 
+/* cli_traffic.c */
+int clients_run(struct cli *cli);
+int top_run(struct cli *cli);
+
 /* cli_members.c */
 int array_add_run(struct cli *cli);
 int array_spare_run(struct cli *cli);
@@ -99,6 +104,7 @@ struct table {
 void table_init(struct table *table, unsigned columns, uint32_t right, const char *const *heading); /* NULL: none */
 void table_add(struct table *table, unsigned column, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void table_add_bytes(struct table *table, unsigned column, uint64_t bytes);
+void table_add_time(struct table *table, unsigned column, uint64_t ns);
 void table_print(struct table *table, FILE *out); /* and frees it */
 void show_json(const json_t *result);
 void show_problems(const json_t *result); /* on stderr */

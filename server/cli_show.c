@@ -68,6 +68,16 @@ void table_add_bytes(struct table *table, unsigned column, uint64_t bytes)
 	table_cell(table, column, strdup(text));
 }
 
+void table_add_time(struct table *table, unsigned column, uint64_t ns)
+{
+	if (ns < 10000)
+		table_add(table, column, "%.1f us", (double)ns / 1e3);
+	else if (ns < 10000000)
+		table_add(table, column, "%.0f us", (double)ns / 1e3);
+	else
+		table_add(table, column, "%.0f ms", (double)ns / 1e6);
+}
+
 void table_init(struct table *table, unsigned columns, uint32_t right, const char *const *heading)
 {
 	*table = (struct table){.columns = columns, .right = right};
@@ -408,16 +418,6 @@ static void show_connections(const json_t *list, FILE *out)
 	table_print(&table, out);
 }
 
-static void time_add(struct table *table, unsigned column, uint64_t ns)
-{
-	if (ns < 10000)
-		table_add(table, column, "%.1f us", (double)ns / 1e3);
-	else if (ns < 10000000)
-		table_add(table, column, "%.0f us", (double)ns / 1e3);
-	else
-		table_add(table, column, "%.0f ms", (double)ns / 1e6);
-}
-
 static void show_operations(const json_t *list, FILE *out)
 {
 	static const char *const heading[] = {"OPERATION", "PROGRAM", "CALLS", "MEDIAN", "99 %", "SLOWEST"};
@@ -431,9 +431,9 @@ static void show_operations(const json_t *list, FILE *out)
 		table_add(&table, 0, "%s", json_text(op, "procedure"));
 		table_add(&table, 1, "%s", json_text(op, "program"));
 		table_add(&table, 2, "%llu", (unsigned long long)json_number(op, "calls"));
-		time_add(&table, 3, json_number(op, "p50_ns"));
-		time_add(&table, 4, json_number(op, "p99_ns"));
-		time_add(&table, 5, json_number(op, "max_ns"));
+		table_add_time(&table, 3, json_number(op, "p50_ns"));
+		table_add_time(&table, 4, json_number(op, "p99_ns"));
+		table_add_time(&table, 5, json_number(op, "max_ns"));
 	}
 	fputc('\n', out);
 	table_print(&table, out);

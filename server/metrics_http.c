@@ -58,6 +58,7 @@ static enum MHD_Result request_answer(void *arg, struct MHD_Connection *connecti
 		return MHD_NO;
 	metrics_write(out);
 	storage_metrics_write(out);
+	traffic_metrics_write(out);
 	if (fclose(out) != 0) {
 		free(page);
 		return MHD_NO;

@@ -33,6 +33,8 @@ int nfs_write(struct rpc_request *req, struct nfs_write *w)
 	w->verifier = fs_write_verifier(w->fs);
 	int rc = fs_write(w->fs, w->op, w->id, w->off, v, (unsigned)n, w->stable, &w->committed, &w->wcc);
 	slices_put(v, (unsigned)n);
+	if (!rc)
+		rpc_io_count(req, RPC_IO_WRITE, count);
 	return rc;
 }
 
@@ -44,5 +46,6 @@ int nfs_put_payload(struct rpc_request *req, uint32_t count, const struct slice 
 		slices_put(v, n);
 		return -EMSGSIZE;
 	}
+	rpc_io_count(req, RPC_IO_READ, count);
 	return rpc_payload_attach(req, v, n); /* takes the references over, also when it fails */
 }

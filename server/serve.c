@@ -321,6 +321,7 @@ static void undo(struct server *server, enum stage stage)
 		control_stop(server);
 	nsm_udp_stop();
 	if (stage >= STAGE_RPC) {
+		traffic_metrics_show(NULL);
 		rpc_server_stop(server->rpc);
 		server->rpc = NULL;
 	}
@@ -414,6 +415,7 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 		return rc;
 	}
 	*stage = STAGE_RPC;
+	traffic_metrics_show(server->rpc);
 	replies_load(server, exports, NULL);
 	exports_publish(exports);
 

@@ -157,6 +157,9 @@ void storage_watch_stop(struct storage *storage); /* waits */
  * none). */
 void storage_metrics_show(struct storage *storage);
 void storage_metrics_write(FILE *out);
+/* The same of clients; RPC is a server, or NULL. */
+void traffic_metrics_show(struct rpc_server *rpc);
+void traffic_metrics_write(FILE *out);
 /* exports_build() takes one for each export, and the last exports_put() gives it back. Any thread. */
 void storage_fs_hold(struct storage_fs *filesystem);
 void storage_fs_release(struct storage_fs *filesystem);

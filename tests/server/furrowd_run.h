@@ -22,6 +22,7 @@
 struct run {
 	char dir[64], program[PATH_MAX], config[128], log[128];
 	uint16_t port;
+	uint16_t metrics_port; /* 0: none */
 	pid_t pid;
 	struct error err;
 	int rc;
@@ -75,12 +76,15 @@ static inline void run_format_fiber(void *arg)
 static inline void run_write_config(const struct run *run, const char *exports)
 {
 	FILE *f = fopen(run->config, "w");
+	char metrics[32] = "off";
 
 	assert_non_null(f);
+	if (run->metrics_port)
+		snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", run->metrics_port);
 	fprintf(f,
 		"server:\n  listen: [\"127.0.0.1\"]\n  nfs_port: %u\n  rdma_port: off\n  cores: 2\n  memory: 256MiB\n"
-		"  control: %s/control.sock\n  metrics: off\ndrives: [\"%s/drive*\"]\nexports:\n%s",
-		run->port, run->dir, run->dir, exports);
+		"  control: %s/control.sock\n  metrics: %s\ndrives: [\"%s/drive*\"]\nexports:\n%s",
+		run->port, run->dir, metrics, run->dir, exports);
 	assert_int_equal(fclose(f), 0);
 }
 
