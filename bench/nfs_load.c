@@ -2,10 +2,12 @@
  * nfs_load: a load of NFSv3 calls over TCP on the loopback address, of exact count, for bench/bench_native.
  *
  * One thread keeps DEPTH calls in flight over its connections and counts what comes back. The file and the directory
- * it uses are made by itself (nfs_load.d in the export). --cpu PID adds the server's CPU time.
+ * it uses are made by itself (nfs_load.d in the export). --cpu PID adds the server's CPU time. --hold keeps the
+ * connections open after the line is printed, until standard input ends.
  *
- *   nfs_load [--address A] [--port P] [--mount-port P] [--depth N] [--connections N] [--count N] [--cpu PID] EXPORT
- * TEST TEST: prepare getattr read4k write4k read1m write1m create
+ *   nfs_load [--address A] [--port P] [--mount-port P] [--depth N] [--connections N] [--count N] [--cpu PID] [--hold]
+ * EXPORT TEST
+ * TEST: prepare getattr read4k write4k read1m write1m create
  *
  * Prints one line: TEST operations seconds microseconds-of-server-CPU-per-operation bytes
  */
@@ -18,6 +20,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -334,11 +337,12 @@ int main(int argc, char **argv)
 {
 	static const struct option options[] = {{"address", 1, NULL, 'a'}, {"port", 1, NULL, 'p'},
 		{"mount-port", 1, NULL, 'm'}, {"depth", 1, NULL, 'd'}, {"connections", 1, NULL, 'n'},
-		{"count", 1, NULL, 'c'}, {"cpu", 1, NULL, 'u'}, {0}};
+		{"count", 1, NULL, 'c'}, {"cpu", 1, NULL, 'u'}, {"hold", 0, NULL, 'h'}, {0}};
 	const char *address = "127.0.0.1", *name;
 	uint16_t port = 2049, mount_port = 0;
 	uint64_t count = 10000, start, cpu, bytes;
 	unsigned test;
+	bool hold = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -361,6 +365,9 @@ int main(int argc, char **argv)
 		case 'c':
 			count = strtoull(optarg, NULL, 0);
 			break;
+		case 'h':
+			hold = true;
+			break;
 		case 'u':
 			server_pid = atoi(optarg);
 			break;
@@ -379,6 +386,9 @@ int main(int argc, char **argv)
 		uint64_t v = random_next();
 		memcpy(payload + i, &v, 8);
 	}
+	struct rlimit files = {CONNECTIONS_MAX + 64, CONNECTIONS_MAX + 64};
+	if (setrlimit(RLIMIT_NOFILE, &files))
+		warn("setrlimit");
 	mount_export(address, mount_port ? mount_port : port, argv[optind]);
 	for (unsigned i = 0; i < connection_count; i++) {
 		connections[i].fd = dial(address, port);
@@ -401,5 +411,8 @@ int main(int argc, char **argv)
 	start = clock_read(CLOCK_MONOTONIC) - start;
 	printf("%s %" PRIu64 " %.6f %.3f %" PRIu64 "\n", name, count, (double)start / 1e9,
 		(double)(server_cpu() - cpu) / 1e3 / (double)count, bytes);
+	fflush(stdout);
+	while (hold && getchar() != EOF)
+		;
 	return 0;
 }
