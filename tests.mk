@@ -14,6 +14,13 @@ asan: deps
 	+$(MAKE) --no-print-directory asan-build
 	tests/run --build $(BUILD) --asan-build $(ASAN_BUILD) asan
 
+# ThreadSanitizer: as long as an hour, so it is no part of check. TESTS="test_tcp test_fs" runs some of them.
+tsan-build:
+	+$(MAKE) --no-print-directory BUILD=$(BUILD)/tsan OPT=-O1 SANITIZE=-fsanitize=thread all tests-build
+tsan: deps
+	+$(MAKE) --no-print-directory tsan-build
+	TSAN_OPTIONS="halt_on_error=1 suppressions=tests/tsan.supp" tests/run --build $(BUILD)/tsan $(or $(TESTS),native)
+
 # The whole: what this machine can run is run, and what it cannot is named.
 check: deps
 	+$(MAKE) --no-print-directory all tests-build tools asan-build
@@ -28,7 +35,7 @@ lint:
 	cppcheck --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 --suppress=missingIncludeSystem -I. -D__GNUC__ core raid xdr fs rpcrdma server
 	clang-tidy --quiet $$(git ls-files '*.c' | grep -v '^tests/') -- $(CPPFLAGS) -std=gnu11
 
-.PHONY: tools asan-build asan check check-fast check-vm lint bench bench-vm
+.PHONY: tools asan-build asan tsan-build tsan check check-fast check-vm lint bench bench-vm
 
 # Rates in a guest whose clock counts instructions, beside the kernel's own stack. Takes some 15 minutes.
 BENCH_RUNS ?= 1

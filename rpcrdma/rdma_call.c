@@ -374,6 +374,7 @@ static void assemble_fiber(void *arg)
 	rpc_memory_give(conn->rpc.shard, bytes); /* the call is charged for it from here on */
 	call->rpc.held = (uint32_t)bytes;
 	call->received = true;
+	conn->rpc.turn = false; /* credits bound it */
 	rpc_call_received(&call->rpc);
 }
 
@@ -474,6 +475,7 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 	if (h->read_count)
 		payload_add(call, 0);
 	call->received = true;
+	conn->rpc.turn = false; /* credits bound it */
 	rpc_call_received(&call->rpc);
 	return;
 release:

@@ -19,6 +19,11 @@
  * connection, in nobody's way) and of memory for their replies. The more there are that take, the less each may have,
  * and something is left for the next one however many they are.
  *
+ * Turns: one receive may bring a hundred calls of one peer. The first enters at once; the others when all that came in
+ * this round of the loop has been looked at, one of each connection in turn. So between two calls of a peer that floods
+ * runs one of every other that has some. What is more than TURNS_IN_ROUND of one connection waits for the next round,
+ * in which others may have come. RDMA has no need of this, credits are few.
+ *
  * Errors: a message that cannot be answered (no xid, no CALL) costs its sender the connection. All else is
  * answered as RFC 5531 section 9 says, in its order: RPC version, credential, program, version, procedure, arguments.
  */
@@ -39,6 +44,7 @@
 #define SHARE_CALLS 2u		 /* a connection may have the half of what is left of fibers and memory */
 #define SHARE_PAYLOAD 4u	 /* and a quarter of what is left of memory, but one reply at least */
 #define ENTERED_LEAST 2u
+#define TURNS_IN_ROUND 32u
 
 struct rpc_run {
 	struct rpc_request req; /* first: what procedures see */
@@ -131,27 +137,74 @@ static void call_enter(struct rpc_call *call)
 	}
 }
 
-/* While calls are parked, at least ENTERED_LEAST others are on their way, and each calls this at its end. */
+/* Lets one parked call go on. False when there is none, or it may not. */
+static bool parked_next(struct rpc_connection *conn)
+{
+	struct list_node *n = list_first(&conn->parked);
+
+	if (!n)
+		return false;
+	struct rpc_call *call = container_of(n, struct rpc_call, node);
+	if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
+		list_remove(n);
+		conn->transport->drop(call);
+		return true;
+	}
+	if (!conn_may_enter(conn))
+		return false;
+	list_remove(n);
+	call_enter(call);
+	return true;
+}
+
+/* While calls are parked, it is either their turn soon, or at least ENTERED_LEAST others are on their way, and each
+ * calls this at its end. */
 static void parked_run(struct rpc_connection *conn)
 {
-	struct list_node *n;
-
-	if (conn->unparking) /* or each call dropped here would drop the next on top of this stack */
+	/* or each call dropped here would drop the next on top of this stack */
+	if (conn->unparking || list_linked(&conn->turn_node))
 		return;
 	conn->unparking = true;
-	while ((n = list_first(&conn->parked))) {
-		struct rpc_call *call = container_of(n, struct rpc_call, node);
-		if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
-			list_remove(n);
-			conn->transport->drop(call);
-		} else if (conn_may_enter(conn)) {
-			list_remove(n);
-			call_enter(call);
-		} else {
-			break;
+	while (parked_next(conn))
+		;
+	conn->unparking = false;
+}
+
+/* One call of CONN; true when it waits for another turn. CONN may be gone when it does not. */
+static bool turn_take(struct rpc_connection *conn)
+{
+	conn->calls++; /* so that it stays */
+	conn->unparking = true;
+	bool more = parked_next(conn) && !list_empty(&conn->parked);
+	conn->unparking = false;
+	conn->calls--;
+	if (!more && conn->transport->call_ended)
+		conn->transport->call_ended(conn); /* it reads on, or is closed */
+	return more;
+}
+
+static void turn_soon(struct rpc_shard *shard, uint64_t when)
+{
+	if (!shard->turn.slot)
+		timer_start(&shard->turn, when);
+}
+
+void rpc_turns_run(struct timer *timer)
+{
+	struct rpc_shard *shard = container_of(timer, struct rpc_shard, turn);
+
+	for (unsigned i = 0; i < TURNS_IN_ROUND && !list_empty(&shard->turns); i++) {
+		struct list now;
+		struct list_node *n;
+		list_init(&now);
+		list_append(&now, &shard->turns);
+		while ((n = list_pop_front(&now))) {
+			if (turn_take(container_of(n, struct rpc_connection, turn_node)))
+				list_push_back(&shard->turns, n);
 		}
 	}
-	conn->unparking = false;
+	if (!list_empty(&shard->turns))
+		turn_soon(shard, now_ns() + 1); /* in the next round */
 }
 
 void rpc_call_received(struct rpc_call *call)
@@ -171,10 +224,16 @@ void rpc_call_received(struct rpc_call *call)
 		conn->transport->drop(call);
 		return;
 	}
-	if (!list_empty(&conn->parked) || !conn_may_enter(conn))
-		list_push_back(&conn->parked, &call->node);
-	else
+	if (!conn->turn && list_empty(&conn->parked) && conn_may_enter(conn)) {
+		conn->turn = true;
 		call_enter(call);
+		return;
+	}
+	list_push_back(&conn->parked, &call->node);
+	if (conn->turn && !list_linked(&conn->turn_node)) {
+		list_push_back(&shard->turns, &conn->turn_node);
+		turn_soon(shard, now_ns());
+	}
 }
 
 void rpc_waiting_run(struct rpc_shard *shard)

@@ -81,6 +81,8 @@ struct rpc_connection {
 	uint32_t entered;		 /* of which not parked */
 	struct list parked;		 /* calls beyond the connection's share: a stream stops reading meanwhile */
 	bool unparking;			 /* somebody goes through them */
+	bool turn;			 /* a call entered since the last receive, which sets it to false */
+	struct list_node turn_node;	 /* in shard->turns: parked calls enter one by one */
 	uint64_t payload;		 /* bytes of replies that are reserved, made, or not yet sent */
 	struct wait_queue payload_queue; /* calls that wait for it to become less */
 	bool closing;			 /* set by rpc_connection_closing(): new calls are dropped */
@@ -216,7 +218,9 @@ struct rpc_shard {
 				then stops reading */
 	bool waiting_runs;   /* somebody goes through them: what ends meanwhile need not */
 	struct timer retry;  /* looks at them when no call ends */
-	void *tcp;	     /* tcp.c's own: freed by tcp_shard_fini() */
+	struct list turns;   /* connections with parked calls, of which one of each enters in turn */
+	struct timer turn;
+	void *tcp; /* tcp.c's own: freed by tcp_shard_fini() */
 } __attribute__((aligned(64)));
 
 /* Embedded in a transport's listener. */
@@ -298,7 +302,8 @@ int rpc_address_parse(
 /* rpc.c, for server.c: looks at the waiting calls again; drops them all when the server stops. On the shard's reactor.
  */
 void rpc_waiting_run(struct rpc_shard *shard);
-#define RPC_REPLY_HEADER 24u /* xid, REPLY, MSG_ACCEPTED, verifier of AUTH_NONE, accept_stat */
+void rpc_turns_run(struct timer *timer); /* shard->turn */
+#define RPC_REPLY_HEADER 24u		 /* xid, REPLY, MSG_ACCEPTED, verifier of AUTH_NONE, accept_stat */
 
 /* ------------------------------------------------------------------------------------------------
  * Reply cache (cache.c). Any reactor, no wait.

@@ -143,6 +143,7 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 		return -ENOMEM;
 	wait_queue_init(&conn->payload_queue);
 	list_init(&conn->parked);
+	list_node_init(&conn->turn_node);
 	atomic_fetch_add(transport->rdma ? &shard->rdma_connections : &shard->tcp_connections, 1);
 	pthread_mutex_lock(&shard->lock);
 	list_push_back(&shard->connections, &conn->node);
@@ -154,6 +155,8 @@ void rpc_connection_end(struct rpc_connection *conn)
 {
 	struct rpc_shard *shard = conn->shard;
 	assert(!conn->calls);
+	if (list_linked(&conn->turn_node))
+		list_remove(&conn->turn_node);
 	rpc_link_put(conn->link);
 	conn->link = NULL;
 	pthread_mutex_lock(&shard->lock);
@@ -371,6 +374,8 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 		list_init(&s->waiting);
 		wait_queue_init(&s->payload_queue);
 		timer_init(&s->retry, waiting_retry);
+		list_init(&s->turns);
+		timer_init(&s->turn, rpc_turns_run);
 	}
 	metrics_register(server);
 	if (io_register(server) < 0 || procedures_register(server) < 0 || rpc_clients_new(&server->clients) < 0 ||
@@ -420,6 +425,7 @@ static void stop_shard(void *arg)
 {
 	struct stop_step *step = arg;
 	timer_stop(&step->shard->retry);
+	timer_stop(&step->shard->turn);
 	tcp_shard_fini(step->shard);
 }
 

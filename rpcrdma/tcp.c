@@ -394,6 +394,7 @@ static void receive_done(struct io *io)
 	c->busy++;
 	if (res > 0) {
 		rpc_bytes_in(&c->conn, (uint32_t)res);
+		c->conn.turn = false;
 		tcp_consume(c, buf, buf->data, (uint32_t)res);
 	} else {
 		receive_failed(c, res);
