@@ -95,9 +95,7 @@ nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struc
 	if (gate_caller(req, call->export, &call->rule, &call->cred))
 		return NFS3ERR_ACCES;
 	call->id = id;
-	call->op.cred = &call->cred;
-	call->op.owner_override = needs & NFS3_OWNER_OVERRIDE;
-	call->op.reply = NULL;
+	call->op = (struct fs_op){.cred = &call->cred, .owner_override = needs & NFS3_OWNER_OVERRIDE};
 	call->fs = call->export->fs;
 	if ((needs & NFS3_WRITES) && !call->rule->write)
 		return NFS3ERR_ROFS;
