@@ -43,6 +43,7 @@ help:
 	@echo 'make run        a demonstration: builds, makes six file-backed drives under var/ once, serves /demo'
 	@echo '                LISTEN=ADDR PORT=N RDMA=N|off METRICS=ADDR:PORT|off VAR=DIR MEMORY=SIZE'
 	@echo 'make check      every test that this machine can run; says which it skipped and why'
+	@echo 'make tsan       the native tests with ThreadSanitizer; TESTS="test_tcp ..." for some'
 	@echo 'make            builds $(BUILD)/furrowd and $(BUILD)/furrow'
 	@echo 'make deps       installs missing packages (Debian, as root)'
 	@echo 'make install    programs, man pages, unit and an example configuration; PREFIX=$(PREFIX) DESTDIR='

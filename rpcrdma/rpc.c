@@ -170,12 +170,15 @@ static void parked_run(struct rpc_connection *conn)
 	conn->unparking = false;
 }
 
-/* One call of CONN; true when it waits for another turn. CONN may be gone when it does not. */
-static bool turn_take(struct rpc_connection *conn)
+/* At most MOST calls of CONN; true when it waits for another turn. CONN may be gone when it does not. */
+static bool turn_take(struct rpc_connection *conn, uint32_t most)
 {
+	bool more = true;
+
 	conn->calls++; /* so that it stays */
 	conn->unparking = true;
-	bool more = parked_next(conn) && !list_empty(&conn->parked);
+	while (more && most--)
+		more = parked_next(conn) && !list_empty(&conn->parked);
 	conn->unparking = false;
 	conn->calls--;
 	if (!more && conn->transport->call_ended)
@@ -198,10 +201,14 @@ void rpc_turns_run(struct timer *timer)
 		struct list_node *n;
 		list_init(&now);
 		list_append(&now, &shard->turns);
+		bool alone = list_first(&now)->next == &now.head;
 		while ((n = list_pop_front(&now))) {
-			if (turn_take(container_of(n, struct rpc_connection, turn_node)))
+			uint32_t most = alone ? TURNS_IN_ROUND - i : 1;
+			if (turn_take(container_of(n, struct rpc_connection, turn_node), most))
 				list_push_back(&shard->turns, n);
 		}
+		if (alone)
+			break;
 	}
 	if (!list_empty(&shard->turns))
 		turn_soon(shard, now_ns() + 1); /* in the next round */

@@ -480,23 +480,12 @@ static void test_slow_reader(void **state)
 	close(fd);
 }
 
-/* As above, and goes away without reading. */
-/* Peers that ask for a lot and read nothing: others do not notice, long before those are closed. */
-static void test_shares(void **state)
+/* How long a few short calls of new clients take. */
+static uint64_t others_take(void)
 {
-	(void)state;
-	enum { SLOW = 8, CALLS = 120, OTHERS = 10 };
-	int slow[SLOW], small = 65536;
-	uint32_t len;
-	for (int i = 0; i < SLOW; i++) {
-		slow[i] = client();
-		setsockopt(slow[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
-		for (uint32_t k = 0; k < CALLS; k++)
-			send_words(slow[i], k + 1, P_READ, 2, MIB, k);
-	}
-	usleep(300000);
 	uint64_t before = now_ns();
-	for (int i = 0; i < OTHERS; i++) {
+	uint32_t len;
+	for (int i = 0; i < 10; i++) {
 		int fd = client();
 		send_words(fd, 1, P_NULL, 0, 0, 0);
 		free(get_success(fd, 1, &len));
@@ -504,7 +493,25 @@ static void test_shares(void **state)
 		free(get_success(fd, 2, &len));
 		close(fd);
 	}
-	assert_true(now_ns() - before < 1500 * NSEC_PER_MSEC);
+	return now_ns() - before;
+}
+
+/* Peers that ask for a lot and read nothing: others do not notice, long before those are closed. */
+static void test_shares(void **state)
+{
+	(void)state;
+	enum { SLOW = 8, CALLS = 120 };
+	int slow[SLOW], small = 65536;
+	uint32_t len;
+	uint64_t alone = others_take(); /* the machine may be busy */
+	for (int i = 0; i < SLOW; i++) {
+		slow[i] = client();
+		setsockopt(slow[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+		for (uint32_t k = 0; k < CALLS; k++)
+			send_words(slow[i], k + 1, P_READ, 2, MIB, k);
+	}
+	usleep(300000);
+	assert_true(others_take() < 1500 * NSEC_PER_MSEC + 20 * alone);
 	/* and they get all of it when they do read */
 	for (uint32_t k = 0; k < CALLS; k++)
 		free(get_success(slow[0], 0, &len));
@@ -512,6 +519,7 @@ static void test_shares(void **state)
 		close(slow[i]);
 }
 
+/* As above, and goes away without reading. */
 static void test_rude_reader(void **state)
 {
 	(void)state;
