@@ -13,7 +13,8 @@
  * When there is none: a fiber in buf_alloc() queues with a ticket and asks every reactor to empty its cache. From
  * then on, while anybody waits, freed buffers pass by the caches, and each is given to the oldest waiter that it can
  * serve: a buffer in a piece serves its class, an empty piece serves any. So memory cannot hide in a cache, and no
- * later request overtakes an earlier one of its size.
+ * later request overtakes an earlier one of its size. Caches of the layers above (struct buf_reserve) are asked too, on
+ * their reactors, and give until nobody waits any more or they are empty.
  *
  * The mapping is registered with every ring in pieces, or with none (fixed_index -1 everywhere): the layers above
  * then use ordinary addresses, which costs the kernel a page look-up for each command.
@@ -67,6 +68,7 @@ static struct {
 	struct list empty;
 	struct list partial[BUF_CLASSES][FULLNESS];
 	struct list waiters[BUF_CLASSES];
+	struct list reserves; /* struct buf_reserve */
 	uint64_t ticket;
 	_Atomic unsigned waiting;
 	_Atomic uint64_t free_bytes; /* but for the caches */
@@ -254,6 +256,79 @@ static void cache_fill(struct reactor *r, unsigned class)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Reserves: the list and `posted` are under the lock; whoever gives does it without
+ */
+
+#define GIVE_BYTES (1u << 20)	     /* asked of a reserve at a time */
+#define GIVE_MOST (16u * GIVE_BYTES) /* before its reactor turns to something else */
+#define RESERVES_OWN 16u	     /* of one reactor that are asked by a fiber of it */
+
+static void reserve_run(void *arg);
+
+/* Asks those of other reactors. Under the lock. */
+static void reserves_post(struct reactor *self)
+{
+	list_foreach (n, &arena.reserves) {
+		struct buf_reserve *reserve = container_of(n, struct buf_reserve, node);
+
+		if (reserve->reactor == self || reserve->posted)
+			continue;
+		reserve->posted = true;
+		reserve->mail = (struct mail){.fn = reserve_run, .arg = reserve};
+		reactor_mail(reserve->reactor, &reserve->mail);
+	}
+}
+
+/* For a request of another reactor, which may wait or may only have tried: gives a little, or until nobody waits. */
+static void reserve_run(void *arg)
+{
+	struct buf_reserve *reserve = arg;
+	uint64_t given = 0, now = 0;
+
+	while (!reserve->removed && given < GIVE_MOST) {
+		now = reserve->give(reserve, GIVE_BYTES);
+		given += now;
+		if (!now || !atomic_load(&arena.waiting))
+			break;
+	}
+	pthread_mutex_lock(&arena.lock);
+	cache_flush(reserve->reactor);
+	waiters_serve();
+	reserve->posted = false;
+	if (now && !reserve->removed && atomic_load(&arena.waiting)) {
+		reserve->posted = true;
+		reactor_mail(reserve->reactor, &reserve->mail);
+	}
+	pthread_mutex_unlock(&arena.lock);
+}
+
+void buf_reserve_add(struct buf_reserve *reserve)
+{
+	reserve->reactor = reactor_current;
+	reserve->posted = reserve->removed = false;
+	pthread_mutex_lock(&arena.lock);
+	list_push_back(&arena.reserves, &reserve->node);
+	pthread_mutex_unlock(&arena.lock);
+}
+
+void buf_reserve_remove(struct buf_reserve *reserve)
+{
+	bool posted;
+
+	pthread_mutex_lock(&arena.lock);
+	list_remove(&reserve->node);
+	reserve->removed = true;
+	pthread_mutex_unlock(&arena.lock);
+	do {
+		pthread_mutex_lock(&arena.lock);
+		posted = reserve->posted;
+		pthread_mutex_unlock(&arena.lock);
+		if (posted)
+			fiber_yield();
+	} while (posted);
+}
+
+/* ------------------------------------------------------------------------------------------------
  * Buffers
  */
 
@@ -288,6 +363,32 @@ static struct buf *buf_find(struct reactor *r, unsigned class)
 	return buf;
 }
 
+/* When there is none: from what reserves of this reactor give, and others are asked for the next time. */
+static struct buf *buf_from_reserves(struct reactor *r, unsigned class)
+{
+	struct buf_reserve *own[RESERVES_OWN];
+	struct buf *buf = NULL;
+	unsigned n = 0;
+
+	pthread_mutex_lock(&arena.lock);
+	list_foreach (node, &arena.reserves) {
+		struct buf_reserve *reserve = container_of(node, struct buf_reserve, node);
+
+		if (r && reserve->reactor == r && n < RESERVES_OWN)
+			own[n++] = reserve;
+	}
+	reserves_post(r);
+	pthread_mutex_unlock(&arena.lock);
+	for (unsigned i = 0; i < n && !buf; i++) {
+		while (!buf && own[i]->give(own[i], GIVE_BYTES)) {
+			pthread_mutex_lock(&arena.lock);
+			buf = buf_find(r, class);
+			pthread_mutex_unlock(&arena.lock);
+		}
+	}
+	return buf;
+}
+
 struct buf *buf_try_alloc(uint32_t size)
 {
 	struct reactor *r = reactor_current;
@@ -300,6 +401,8 @@ struct buf *buf_try_alloc(uint32_t size)
 		buf = buf_find(r, class);
 		pthread_mutex_unlock(&arena.lock);
 	}
+	if (!buf)
+		buf = buf_from_reserves(r, class);
 	if (buf)
 		return buf_hand_out(buf);
 	flush_others(r);
@@ -318,10 +421,16 @@ struct buf *buf_alloc(uint32_t size)
 	struct buf_waiter w = {.class = class, .reactor = r, .fiber = r->current};
 	pthread_mutex_lock(&arena.lock);
 	buf = buf_find(r, class);
+	pthread_mutex_unlock(&arena.lock);
+	if (buf || (buf = buf_from_reserves(r, class)))
+		return buf_hand_out(buf);
+	pthread_mutex_lock(&arena.lock);
+	buf = buf_find(r, class);
 	if (!buf) {
 		w.ticket = arena.ticket++;
 		list_push_back(&arena.waiters[class], &w.node);
 		atomic_fetch_add(&arena.waiting, 1);
+		reserves_post(r); /* again: those that ran meanwhile saw nobody wait */
 	}
 	pthread_mutex_unlock(&arena.lock);
 	if (!buf) {
@@ -387,6 +496,11 @@ void arena_region(void **base, uint64_t *bytes)
 	*bytes = arena.bytes;
 }
 
+bool buf_wanted(void)
+{
+	return atomic_load_explicit(&arena.waiting, memory_order_relaxed) != 0;
+}
+
 uint64_t arena_total_bytes(void)
 {
 	return arena.bytes;
@@ -446,6 +560,7 @@ int arena_init(uint64_t bytes, unsigned reactors, struct error *err)
 		return error_set(err, -ENOMEM, "no memory for the headers of the arena");
 	}
 	list_init(&arena.empty);
+	list_init(&arena.reserves);
 	for (unsigned c = 0; c < BUF_CLASSES; c++) {
 		for (unsigned i = 0; i < FULLNESS; i++)
 			list_init(&arena.partial[c][i]);

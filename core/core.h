@@ -310,6 +310,23 @@ void arena_region(void **base, uint64_t *bytes); /* to register it as one RDMA m
 uint64_t arena_free_bytes(void);		 /* for admission and for metrics; approximate. Any thread */
 uint64_t arena_total_bytes(void);
 
+/*
+ * Buffers that their holder could do without: a cache. While somebody finds no buffer, GIVE is called on REACTOR, in
+ * the loop or in a fiber that asks for memory: it puts buffers of BYTES bytes together if it has so many, and returns
+ * how many. It must not wait, nor take buffers. Add and remove it on that reactor; removing waits. A cache takes
+ * nothing in while buf_wanted(): nobody asks it again for that.
+ */
+struct buf_reserve {
+	uint64_t (*give)(struct buf_reserve *reserve, uint64_t bytes);
+	struct reactor *reactor;
+	struct list_node node;
+	struct mail mail;
+	bool posted, removed;
+};
+void buf_reserve_add(struct buf_reserve *reserve);
+void buf_reserve_remove(struct buf_reserve *reserve);
+bool buf_wanted(void); /* a fiber waits for a buffer. Any thread */
+
 /* A piece of payload: LEN bytes at OFF in BUF. An array of them is a scatter/gather list. */
 struct slice {
 	struct buf *buf;

@@ -272,15 +272,17 @@ void data_discard(struct fs *fs, struct inode *inode, uint64_t from)
 struct locate_call {
 	struct inode *inode;
 	uint64_t block, phys;
+	uint8_t *to;
 	uint32_t sum;
 	unsigned phase;
-	bool hole;
+	bool hole, cached;
 };
 
 static int locate_pass(struct tx *tx, void *arg)
 {
 	struct locate_call *c = arg;
 	struct extent e;
+	struct slice at;
 	int r = extent_find(tx, c->inode->ino, c->block, &e);
 
 	if (r < 0 && r != -ENOENT)
@@ -289,7 +291,11 @@ static int locate_pass(struct tx *tx, void *arg)
 	if (!c->hole) {
 		c->phys = e.block + (c->block - e.first);
 		c->sum = extent_sum(&e, (uint32_t)(c->block - e.first));
-		c->phase = read_enter(tx_fs(tx)->files);
+		c->cached = data_cache_find(tx_fs(tx), c->phys, c->sum, &at) == DATA_THERE;
+		if (c->cached)
+			memcpy(c->to, slice_data(&at), BLOCK_BYTES);
+		else
+			c->phase = read_enter(tx_fs(tx)->files);
 	}
 	return 0;
 }
@@ -297,12 +303,12 @@ static int locate_pass(struct tx *tx, void *arg)
 int block_read(struct fs *fs, struct inode *inode, uint64_t block, struct buf *to, uint32_t off, bool *hole)
 {
 	struct slice slice = {to, off, BLOCK_BYTES};
-	struct locate_call c = {.inode = inode, .block = block};
+	struct locate_call c = {.inode = inode, .block = block, .to = to->data + off};
 	int r = fs_view(fs, locate_pass, &c);
 
-	if (r < 0)
-		return r;
 	*hole = c.hole;
+	if (r < 0 || c.cached)
+		return r;
 	if (c.hole) {
 		memset(to->data + off, 0, BLOCK_BYTES);
 		return 0;

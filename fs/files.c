@@ -148,6 +148,8 @@ static void files_free(struct fs *fs)
 		files->record_pool = rec->older;
 		free(rec);
 	}
+	read_ahead_fini(fs);
+	data_cache_fini(fs);
 	buf_put(files->scratch);
 	fs->files = NULL;
 	free(files);
@@ -199,6 +201,10 @@ int files_mount(struct fs *fs, struct error *err)
 	r = htable_init(&files->inodes, 1024);
 	if (r == 0)
 		r = htable_init(&files->records, 1024);
+	if (r == 0)
+		r = data_cache_init(fs);
+	if (r == 0)
+		r = read_ahead_init(fs);
 	if (r == 0)
 		r = flush_mount(fs);
 	if (r == 0)
@@ -262,6 +268,12 @@ void files_status(const struct fs *fs, struct fs_status *out)
 
 	out->cached_inodes = files->inodes.count;
 	out->dirty_bytes = files->dirty_bytes;
+	out->cache_bytes = files->cache.bytes;
+	out->cache_limit_bytes = files->cache.limit;
+	out->cache_hits = files->cache.hits;
+	out->cache_misses = files->cache.misses;
+	out->cache_evictions = files->cache.evictions;
+	out->ahead_blocks = files->ahead.blocks;
 	out->checksum_errors += __atomic_load_n(&files->checksum_errors, __ATOMIC_RELAXED);
 	out->checksum_repairs += __atomic_load_n(&files->checksum_repairs, __ATOMIC_RELAXED);
 	out->inodes = files->inode_count;

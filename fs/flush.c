@@ -620,11 +620,29 @@ static int group_commit(struct flush_group *group)
  * A group's life
  */
 
+/* What is on the drives now stays in memory as clean data: a buffer's blocks together. */
+static void group_cache(struct flush_group *group)
+{
+	struct data_place place[BUF_MAX / BLOCK_BYTES];
+
+	for (unsigned i = 0; i < group->n;) {
+		struct buf *buf = group->rec[i]->buf;
+		unsigned n = 0;
+
+		for (; i < group->n && group->rec[i]->buf == buf; i++)
+			place[n++] = (struct data_place){
+				group->rec[i]->phys, group->rec[i]->sum, group->rec[i]->off / BLOCK_BYTES};
+		data_cache_add(group->fs, buf, place, n);
+	}
+}
+
 static void group_end(struct flush_group *group, int error)
 {
 	struct fs *fs = group->fs;
 	struct fs_files *files = fs->files;
 
+	if (!error)
+		group_cache(group); /* while the rows are in flight still: nobody may have written over them */
 	for (unsigned i = 0; i < group->runs; i++)
 		space_rows_done(fs, &group->run[i].run);
 	for (unsigned i = 0; i < group->n; i++) {

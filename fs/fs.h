@@ -65,6 +65,9 @@ struct fs_status {
 	uint64_t cached_nodes, dirty_nodes, cached_inodes, dirty_bytes;
 	uint64_t stripes_total, stripes_free;
 	uint64_t checksum_errors, checksum_repairs;
+	uint64_t cache_bytes, cache_limit_bytes;	    /* of clean data */
+	uint64_t cache_hits, cache_misses, cache_evictions; /* blocks that readers found in it or not; buffers */
+	uint64_t ahead_blocks;				    /* read ahead */
 	uint64_t inodes, replayed;
 	uint64_t cleaner_moved_blocks, cleaner_freed_stripes;
 	bool read_only;

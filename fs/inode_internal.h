@@ -268,6 +268,59 @@ int share_decode(const struct fs_key *key, const void *val, size_t len, uint64_t
 int share_end(struct tx *tx, uint64_t *end);		      /* numbers from *END on are free */
 int share_new(struct tx *tx, uint64_t first, uint64_t count); /* COUNT numbers with one reference each */
 
+/*
+ * The cache of clean data (data_cache.c). No wait but where it says so. Insert inside of the read section in which the
+ * blocks were found, or while their rows are in flight.
+ */
+struct data_place {
+	uint64_t phys;
+	uint32_t sum;
+	uint32_t at; /* in the buffer, in blocks */
+};
+struct data_run;
+struct data_ghost;
+struct data_cache {
+	struct htable blocks;
+	struct list small, main; /* entries, the oldest first */
+	uint64_t bytes, small_bytes, limit, runs;
+	struct data_ghost *ghost;
+	uint64_t ghost_mask;
+	uint32_t ghost_clock; /* blocks that left the small queue */
+	struct buf_reserve reserve;
+	struct wait_queue loaded;		 /* something that was expected came, or did not */
+	uint64_t hits, misses, evictions, stale; /* hits, misses: blocks of clean data that readers wanted */
+};
+enum data_found { DATA_NONE, DATA_THERE, DATA_LOADING };
+/* A hit gives the block's memory, valid until the next wait unless a reference is taken. */
+enum data_found data_cache_find(struct fs *fs, uint64_t phys, uint32_t sum, struct slice *at);
+bool data_cache_has(struct fs *fs, uint64_t phys); /* or is about to have it; no use of it */
+/* Takes a reference of BUF, with N blocks in it. */
+void data_cache_add(struct fs *fs, struct buf *buf, const struct data_place *place, unsigned n);
+/* An entry to which the buffer comes later; every one ends with expected(), without BUF when there is none. USED:
+ * somebody wanted it. NULL: not needed, or no memory. */
+struct data_run *data_cache_expect(struct fs *fs, const struct data_place *place, unsigned n);
+void data_cache_expected(struct fs *fs, struct data_run *run, struct buf *buf, bool used);
+void data_cache_wait(struct fs *fs); /* until something expected came. Waits */
+void data_cache_drop(struct fs *fs, uint64_t phys, uint64_t count);
+void data_cache_clear(struct fs *fs);
+int data_cache_init(struct fs *fs);
+void data_cache_fini(struct fs *fs); /* waits */
+
+/* Reading ahead: read_ahead.c sees each read (MISSED: of something that was not in memory) and calls read_ahead(). */
+struct read_stream;
+struct ahead {
+	struct read_stream *stream;
+	uint32_t clock, running;
+	uint64_t bytes, blocks; /* under way; read so far */
+};
+void read_ahead_seen(struct fs *fs, const struct inode_attr *attr, struct fs_id id, uint64_t off, uint32_t len,
+	bool missed, struct reactor *reactor);
+/* Brings COUNT bytes (1 MiB at most) at OFF into the cache, read and verified on REACTOR. Returns the blocks that were
+ * missing. Waits. */
+int read_ahead(struct fs *fs, struct fs_id id, uint64_t off, uint32_t count, struct reactor *reactor);
+int read_ahead_init(struct fs *fs);
+void read_ahead_fini(struct fs *fs); /* waits until nothing is under way */
+
 /* Reads verified blocks: SUMS has one le32 a block. Repairs. Waits; the caller is inside a read section. */
 int blocks_read_verified(struct fs *fs, uint64_t ino, uint64_t file_block, uint64_t phys, uint32_t count,
 	const uint32_t *sums, const struct slice *to, unsigned n);
@@ -373,6 +426,9 @@ struct fs_files {
 	struct wait_queue orphan_idle;
 	struct timer reclaim_timer;
 	bool reclaim_armed;
+
+	struct data_cache cache;
+	struct ahead ahead;
 
 	uint64_t checksum_errors, checksum_repairs;
 };

@@ -1,22 +1,27 @@
 /*
  * Reading.
  *
- * One pass looks at inode, dirty blocks and extents in one go and makes a plan: pieces of memory
- * (referenced at once), holes, and runs on the drives (inside a read section from then on). Then
+ * One pass looks at inode, dirty blocks, extents and the cache of clean data in one go and makes a plan: pieces of
+ * memory (referenced at once), holes, and runs on the drives (inside a read section from then on). Then
  * the runs are read, several at a time, into buffers that are as large as the stretch of the file
  * that they hold, and verified block by block. The caller gets references to all of it, so nothing
  * is copied; the one exception is a block of which only a part was written in memory: it is made
- * whole first (record_fill()).
+ * whole first (record_fill()). What came from the drives goes to the cache at the end of the read section.
  *
  * The plan is made on the home reactor; the drives are read and the data is verified on the reactor
  * that asks, so that this work spreads over all of them.
  *
  * Size, end of file and data are of the same moment: that of the pass.
+ *
+ * Reading ahead (read_ahead.c decides what) is the same for blocks that are neither in memory nor on their way there,
+ * with the cache as the one who asks: it is told what to expect before the drives are read, so that a reader who comes
+ * meanwhile waits for that and does not read it twice.
  */
 #include "fs/inode_internal.h"
 
 #define READ_BLOCKS_MAX 257u /* 1 MiB at any offset */
 #define READ_FIBERS 8u	     /* that read runs of one request side by side */
+#define BUF_BLOCKS (BUF_MAX / BLOCK_BYTES)
 #define ATIME_MAX_AGE ((int64_t)(24 * 3600 * NSEC_PER_SEC))
 
 enum piece_kind { PIECE_HOLE, PIECE_MEMORY, PIECE_DRIVE };
@@ -29,6 +34,22 @@ struct piece {
 	uint64_t phys; /* on the drives */
 };
 
+/* A run on the drives, being read. */
+struct read_run {
+	uint64_t phys, block;
+	uint32_t count;
+	unsigned slice, slices; /* of out: that hold its stretch of the file */
+	uint64_t skip;		/* bytes of the stretch before the run */
+};
+
+/* A buffer for blocks of the drives, full of them. The cache expects it from the plan on. */
+struct read_buf {
+	struct buf *buf;
+	uint64_t block;
+	uint32_t count;
+	struct data_run *expected;
+};
+
 struct read_call {
 	const struct fs_op *op;
 	struct fs_id id;
@@ -38,27 +59,52 @@ struct read_call {
 	unsigned *n;
 	bool *eof;
 	struct fs_attr *attr;
+	struct reactor *reactor; /* that asks */
+	bool ahead;		 /* what is in memory is not wanted */
 	/* the plan */
 	struct inode *fill; /* make block FILL_BLOCK of it whole, then plan anew */
 	uint64_t fill_block;
+	bool loading;	/* wait for what is read ahead, then plan anew */
 	uint64_t first; /* block */
-	unsigned pieces;
+	unsigned pieces, bufs;
 	bool inside;
 	unsigned phase;
-	struct piece piece[READ_BLOCKS_MAX];
-	uint32_t sum[READ_BLOCKS_MAX];
-	/* the runs being read */
-	struct read_run {
-		uint64_t phys, block;
-		uint32_t count;
-		unsigned slice, slices; /* of out: that hold its stretch of the file */
-		uint64_t skip;		/* bytes of the stretch before the run */
-	} run[READ_BLOCKS_MAX];
-	unsigned runs, next_run;
+	uint32_t hits; /* blocks found in the cache */
+	/* the doing */
+	unsigned runs, next_run, made; /* made: bufs that have memory */
+	bool done;
 	struct wait_group group;
 	struct fs *fs;
 	struct mail end; /* takes the read section's end to the home reactor */
+	uint32_t *sum;	 /* of each block, behind the slots */
+	/* as many of each as there are blocks */
+	struct read_slot {
+		struct piece piece;
+		struct read_run run;
+		struct read_buf buf;
+	} slot[];
 };
+
+static struct read_call *call_new(struct fs *fs, struct fs_id id, uint64_t off, uint32_t *count)
+{
+	uint64_t blocks = (off % BLOCK_BYTES + *count + BLOCK_BYTES - 1) / BLOCK_BYTES;
+	struct read_call *c;
+
+	if (blocks > READ_BLOCKS_MAX)
+		blocks = READ_BLOCKS_MAX;
+	c = malloc(sizeof(*c) + blocks * (sizeof(c->slot[0]) + sizeof(c->sum[0])));
+	if (!c)
+		return NULL;
+	c->sum = (uint32_t *)(void *)&c->slot[blocks];
+	c->fs = fs;
+	c->id = id;
+	c->off = off;
+	c->count = count;
+	c->first = off / BLOCK_BYTES;
+	c->reactor = reactor_self();
+	c->ahead = c->inside = c->done = false;
+	return c;
+}
 
 /* ------------------------------------------------------------------------------------------------
  * The plan
@@ -66,9 +112,9 @@ struct read_call {
 
 static void plan_add(struct read_call *c, const struct piece *add)
 {
-	struct piece *last = c->pieces ? &c->piece[c->pieces - 1] : NULL;
+	struct piece *last = c->pieces ? &c->slot[c->pieces - 1].piece : NULL;
 
-	if (last && last->kind == add->kind) {
+	if (last && last->kind == add->kind && last->block + last->count == add->block) {
 		bool joins = false;
 
 		if (add->kind == PIECE_HOLE)
@@ -82,7 +128,7 @@ static void plan_add(struct read_call *c, const struct piece *add)
 			return;
 		}
 	}
-	c->piece[c->pieces++] = *add;
+	c->slot[c->pieces++].piece = *add;
 }
 
 /* The bytes of RECORD that the request wants are all valid. */
@@ -92,6 +138,52 @@ static bool record_serves(const struct block_record *rec, uint64_t off, uint64_t
 	uint64_t lo = off > start ? off - start : 0, hi = end - start < BLOCK_BYTES ? end - start : BLOCK_BYTES;
 
 	return rec->lo <= lo && rec->hi >= hi;
+}
+
+/* A block in memory that was written and is not flushed yet. False: it must be made whole first. */
+static bool plan_record(struct read_call *c, struct inode *inode, struct block_record *rec, uint64_t end)
+{
+	struct piece piece = {.block = rec->block, .count = 1, .kind = PIECE_MEMORY, .buf = rec->buf, .off = rec->off};
+
+	if (c->ahead)
+		return true;
+	if (rec->state == RECORD_DIRTY && !record_serves(rec, c->off, end)) {
+		c->fill = inode;
+		c->fill_block = rec->block;
+		return false;
+	}
+	plan_add(c, &piece);
+	return true;
+}
+
+/* A block that extent E has: in the cache or on the drives. False: it comes to the cache soon. */
+static bool plan_extent(struct fs *fs, struct read_call *c, const struct extent *e, uint64_t b)
+{
+	struct piece piece = {.block = b, .count = 1, .kind = PIECE_DRIVE, .phys = e->block + (b - e->first)};
+	uint32_t sum = extent_sum(e, (uint32_t)(b - e->first));
+	struct slice at;
+
+	c->sum[b - c->first] = sum;
+	if (c->ahead) {
+		if (!data_cache_has(fs, piece.phys))
+			plan_add(c, &piece);
+		return true;
+	}
+	switch (data_cache_find(fs, piece.phys, sum, &at)) {
+	case DATA_LOADING:
+		c->loading = true;
+		return false;
+	case DATA_THERE:
+		piece.kind = PIECE_MEMORY;
+		piece.buf = at.buf;
+		piece.off = at.off;
+		c->hits++;
+		break;
+	case DATA_NONE:
+		break;
+	}
+	plan_add(c, &piece);
+	return true;
 }
 
 static int plan_blocks(struct tx *tx, struct read_call *c, struct inode *inode, uint64_t end)
@@ -104,18 +196,10 @@ static int plan_blocks(struct tx *tx, struct read_call *c, struct inode *inode, 
 
 	for (uint64_t b = c->first; b <= last; b++) {
 		struct block_record *rec = record_find(files, inode, b);
-		struct piece piece = {.block = b, .count = 1};
 
 		if (rec) {
-			if (rec->state == RECORD_DIRTY && !record_serves(rec, c->off, end)) {
-				c->fill = inode;
-				c->fill_block = b;
+			if (!plan_record(c, inode, rec, end))
 				return 0;
-			}
-			piece.kind = PIECE_MEMORY;
-			piece.buf = rec->buf;
-			piece.off = rec->off;
-			plan_add(c, &piece);
 			continue;
 		}
 		if (!have || (b >= e.first && b - e.first >= e.count)) {
@@ -128,16 +212,112 @@ static int plan_blocks(struct tx *tx, struct read_call *c, struct inode *inode, 
 			}
 			have = true;
 		}
-		if (b < e.first) {
-			piece.kind = PIECE_HOLE;
-		} else {
-			piece.kind = PIECE_DRIVE;
-			piece.phys = e.block + (b - e.first);
-			c->sum[b - c->first] = extent_sum(&e, (uint32_t)(b - e.first));
+		if (b >= e.first) {
+			if (!plan_extent(tx_fs(tx), c, &e, b))
+				return 0;
+		} else if (!c->ahead) {
+			struct piece hole = {.block = b, .count = 1, .kind = PIECE_HOLE};
+
+			plan_add(c, &hole);
 		}
-		plan_add(c, &piece);
 	}
 	return 0;
+}
+
+/* Where the blocks of B lie, for the cache. *PIECE is where to look first, and the next time. */
+static unsigned buf_places(const struct read_call *c, const struct read_buf *b, unsigned *piece, struct data_place *to)
+{
+	unsigned n = 0;
+
+	while (n < b->count) {
+		const struct piece *p = &c->slot[*piece].piece;
+		uint64_t block = b->block + n;
+
+		if (p->kind != PIECE_DRIVE || block < p->block || block - p->block >= p->count) {
+			++*piece;
+			continue;
+		}
+		to[n] = (struct data_place){p->phys + (block - p->block), c->sum[block - c->first], n};
+		n++;
+	}
+	return n;
+}
+
+/* The end of the pieces from FROM on that lie one after the other in the file, all of them on the drives. */
+static unsigned stretch_end(const struct read_call *c, unsigned from)
+{
+	unsigned to = from + 1;
+
+	for (; to < c->pieces && c->slot[to].piece.kind == PIECE_DRIVE; to++)
+		if (c->slot[to].piece.block != c->slot[to - 1].piece.block + c->slot[to - 1].piece.count)
+			break;
+	return to;
+}
+
+/* A stretch is read into few large buffers, without waste. */
+static uint64_t stretch_plan(struct read_call *c, unsigned from, unsigned to)
+{
+	const struct piece *last = &c->slot[to - 1].piece;
+	uint64_t block = c->slot[from].piece.block, end = last->block + last->count, all = end - block;
+
+	while (block < end) {
+		uint32_t blocks = BUF_BLOCKS;
+
+		while (blocks > end - block)
+			blocks /= 2;
+		c->slot[c->bufs++].buf = (struct read_buf){.block = block, .count = blocks};
+		block += blocks;
+	}
+	return all;
+}
+
+/* What the plan found is kept over the waits to come; others who want what it will read wait for that. */
+static void plan_take(struct fs *fs, struct read_call *c)
+{
+	struct fs_files *files = fs->files;
+	struct data_place place[BUF_BLOCKS];
+	uint64_t missed = 0;
+
+	for (unsigned i = 0; i < c->pieces;) {
+		const struct piece *p = &c->slot[i].piece;
+		unsigned to = p->kind == PIECE_DRIVE ? stretch_end(c, i) : i + 1;
+
+		if (p->kind == PIECE_MEMORY)
+			buf_ref(p->buf);
+		else if (p->kind == PIECE_DRIVE)
+			missed += stretch_plan(c, i, to);
+		i = to;
+	}
+	for (unsigned i = 0, piece = 0; i < c->bufs; i++) {
+		struct read_buf *b = &c->slot[i].buf;
+
+		b->expected = data_cache_expect(fs, place, buf_places(c, b, &piece, place));
+	}
+	if (missed > 0) {
+		c->inside = true;
+		c->phase = read_enter(files);
+	}
+	if (!c->ahead) {
+		files->cache.hits += c->hits;
+		files->cache.misses += missed;
+	}
+}
+
+/* On the home reactor: the end of the read section, with the data or without. */
+static void plan_end(struct read_call *c)
+{
+	for (unsigned i = 0; i < c->bufs; i++) {
+		struct read_buf *b = &c->slot[i].buf;
+
+		if (b->expected)
+			data_cache_expected(c->fs, b->expected, c->done ? b->buf : NULL, !c->ahead);
+		if (c->done)
+			buf_put(b->buf);
+	}
+	if (c->inside)
+		read_leave(c->fs->files, c->phase);
+	c->inside = false;
+	c->bufs = 0;
 }
 
 static void read_touch(struct fs *fs, struct inode *inode)
@@ -154,41 +334,45 @@ static void read_touch(struct fs *fs, struct inode *inode)
 	inode_mark_dirty(fs->files, inode);
 }
 
+static void plan_begin(struct read_call *c)
+{
+	c->pieces = c->bufs = 0;
+	c->hits = 0;
+	c->fill = NULL;
+	c->inside = c->loading = c->done = false;
+}
+
 static int read_pass(struct tx *tx, void *arg)
 {
 	struct read_call *c = arg;
-	struct fs_files *files = tx_fs(tx)->files;
 	uint64_t size, end, max;
 	struct inode *inode;
 	int r;
 
-	c->pieces = 0;
-	c->fill = NULL;
-	c->inside = false;
+	plan_begin(c);
 	r = inode_get(tx, c->id, &inode);
 	if (r < 0)
 		return r;
-	attr_fill(&inode->attr, inode->ino, c->attr);
-	if (inode->attr.type == FS_DIR)
-		return -EISDIR;
-	if (inode->attr.type != FS_REG)
-		return -EINVAL;
+	if (inode->attr.type != FS_REG) {
+		attr_fill(&inode->attr, inode->ino, c->attr);
+		return inode->attr.type == FS_DIR ? -EISDIR : -EINVAL;
+	}
 	r = attr_data_permission(&inode->attr, c->op, FS_MAY_READ);
-	if (r < 0)
-		return r;
 	size = inode->attr.size;
-	c->first = c->off / BLOCK_BYTES;
-	if (inode->data && inode->data->half) {
+	if (r == 0 && inode->data && inode->data->half) {
 		/* as if a block were to be made whole: waits until this is over */
 		c->fill = inode;
 		c->fill_block = c->first;
 		inode_ref(inode);
 		return 0;
 	}
-	if (c->off >= size || *c->count == 0) {
-		*c->count = 0;
-		*c->eof = c->off >= size;
-		return 0;
+	if (r < 0 || c->off >= size || *c->count == 0) {
+		attr_fill(&inode->attr, inode->ino, c->attr);
+		if (r == 0) {
+			*c->count = 0;
+			*c->eof = c->off >= size;
+		}
+		return r;
 	}
 	end = *c->count < size - c->off ? c->off + *c->count : size;
 	max = (c->first + READ_BLOCKS_MAX) * BLOCK_BYTES;
@@ -201,18 +385,14 @@ static int read_pass(struct tx *tx, void *arg)
 		inode_ref(inode);
 		return 0;
 	}
+	if (c->loading)
+		return 0;
 	*c->eof = end == size;
 	*c->count = (uint32_t)(end - c->off);
-	for (unsigned i = 0; i < c->pieces; i++) {
-		if (c->piece[i].kind == PIECE_MEMORY)
-			buf_ref(c->piece[i].buf);
-		else if (c->piece[i].kind == PIECE_DRIVE)
-			c->inside = true;
-	}
-	if (c->inside)
-		c->phase = read_enter(files);
+	plan_take(tx_fs(tx), c);
 	read_touch(tx_fs(tx), inode);
 	attr_fill(&inode->attr, inode->ino, c->attr);
+	read_ahead_seen(tx_fs(tx), &inode->attr, c->id, c->off, *c->count, c->inside, c->reactor);
 	return 0;
 }
 
@@ -236,7 +416,7 @@ static int read_runs_loop(struct read_call *c)
 	int r = 0;
 
 	while (r == 0 && c->next_run < c->runs)
-		r = read_one_run(c, &c->run[c->next_run++]);
+		r = read_one_run(c, &c->slot[c->next_run++].run);
 	return r;
 }
 
@@ -268,37 +448,27 @@ static int read_runs(struct read_call *c)
 }
 
 /*
- * Buffers for COUNT blocks, in few large pieces and without waste. Never waits: that would be inside
- * of a read section, for which a checkpoint waits, for which what holds the buffers may be waiting.
+ * Memory for the pieces FROM..TO, a stretch. Never waits: that would be inside of a read section, for which a
+ * checkpoint waits, for which what holds the buffers may be waiting.
  */
-static bool stretch_alloc(struct read_call *c, uint32_t count)
-{
-	while (count > 0) {
-		uint32_t blocks = BUF_MAX / BLOCK_BYTES;
-		struct buf *buf;
-
-		while (blocks > count)
-			blocks /= 2;
-		buf = buf_try_alloc(blocks * BLOCK_BYTES);
-		if (!buf)
-			return false;
-		c->out[(*c->n)++] = (struct slice){buf, 0, blocks * BLOCK_BYTES};
-		count -= blocks;
-	}
-	return true;
-}
-
 static bool stretch_make(struct read_call *c, unsigned from, unsigned to)
 {
+	const struct piece *last = &c->slot[to - 1].piece;
+	uint64_t start = c->slot[from].piece.block, end = last->block + last->count;
 	unsigned slice = *c->n;
-	uint64_t start = c->piece[from].block;
 
-	if (!stretch_alloc(c, (uint32_t)(c->piece[to - 1].block + c->piece[to - 1].count - start)))
-		return false;
+	for (; c->made < c->bufs && c->slot[c->made].buf.block < end; c->made++) {
+		struct read_buf *b = &c->slot[c->made].buf;
+
+		b->buf = buf_try_alloc(b->count * BLOCK_BYTES);
+		if (!b->buf)
+			return false;
+		c->out[(*c->n)++] = (struct slice){b->buf, 0, b->count * BLOCK_BYTES};
+	}
 	for (unsigned i = from; i < to; i++) {
-		const struct piece *p = &c->piece[i];
+		const struct piece *p = &c->slot[i].piece;
 
-		c->run[c->runs++] = (struct read_run){.phys = p->phys,
+		c->slot[c->runs++].run = (struct read_run){.phys = p->phys,
 			.block = p->block,
 			.count = p->count,
 			.slice = slice,
@@ -312,8 +482,38 @@ static bool stretch_make(struct read_call *c, unsigned from, unsigned to)
 static void pieces_put(struct read_call *c, unsigned from)
 {
 	for (unsigned i = from; i < c->pieces; i++)
-		if (c->piece[i].kind == PIECE_MEMORY)
-			buf_put(c->piece[i].buf);
+		if (c->slot[i].piece.kind == PIECE_MEMORY)
+			buf_put(c->slot[i].piece.buf);
+}
+
+/* Fills OUT: with what is there, and with buffers for what is not. False: there are no buffers now. */
+static bool read_make(struct read_call *c)
+{
+	unsigned *n = c->n;
+
+	c->runs = c->made = 0;
+	for (unsigned i = 0, to; i < c->pieces; i = to) {
+		const struct piece *p = &c->slot[i].piece;
+
+		to = i + 1;
+		if (p->kind == PIECE_MEMORY) {
+			c->out[(*n)++] = (struct slice){p->buf, p->off, p->count * BLOCK_BYTES};
+		} else if (p->kind == PIECE_HOLE) {
+			for (uint32_t left = p->count * BLOCK_BYTES; left > 0;) {
+				uint32_t len = left < BUF_MAX ? left : BUF_MAX;
+
+				c->out[(*n)++] = (struct slice){buf_zero(), 0, len};
+				left -= len;
+			}
+		} else {
+			to = stretch_end(c, i);
+			if (!stretch_make(c, i, to)) {
+				pieces_put(c, to);
+				return false;
+			}
+		}
+	}
+	return true;
 }
 
 /* -ENOBUFS: there are no buffers now. */
@@ -322,35 +522,16 @@ static int read_do(struct read_call *c)
 	unsigned *n = c->n;
 	uint32_t skip;
 
-	c->runs = 0;
-	for (unsigned i = 0; i < c->pieces;) {
-		const struct piece *p = &c->piece[i];
-		unsigned to = i + 1;
-
-		if (p->kind == PIECE_MEMORY) {
-			c->out[(*n)++] = (struct slice){p->buf, p->off, p->count * BLOCK_BYTES};
-		} else if (p->kind == PIECE_HOLE) {
-			for (uint32_t left = p->count * BLOCK_BYTES; left > 0;) {
-				uint32_t len = left < BUF_MAX ? left : BUF_MAX;
-
-				c->out[(*n)++] = (struct slice){buf_ref(buf_zero()), 0, len};
-				left -= len;
-			}
-		} else {
-			while (to < c->pieces && c->piece[to].kind == PIECE_DRIVE)
-				to++;
-			if (!stretch_make(c, i, to)) {
-				pieces_put(c, to);
-				return -ENOBUFS;
-			}
-		}
-		i = to;
-	}
+	if (!read_make(c))
+		return -ENOBUFS;
 	if (c->runs > 0) {
 		int r = read_runs(c);
 
 		if (r < 0)
 			return r;
+		for (unsigned i = 0; i < c->bufs; i++)
+			buf_ref(c->slot[i].buf.buf); /* until plan_end() */
+		c->done = true;
 	}
 	/* only the bytes asked for: a part of the first and of the last block */
 	skip = (uint32_t)(c->off % BLOCK_BYTES);
@@ -383,28 +564,29 @@ static int read_plan(struct fs *fs, void *arg)
 
 	do {
 		r = fs_view(fs, read_pass, c);
-		if (r < 0 || !c->fill)
+		if (r < 0)
 			return r;
-		r = read_fill(c);
+		if (c->fill)
+			r = read_fill(c);
+		else if (c->loading)
+			data_cache_wait(fs);
+		else
+			return 0;
 	} while (r == 0);
 	return r;
 }
 
-static int read_leave_run(struct fs *fs, void *arg)
+static int read_give_up(struct fs *fs, void *arg)
 {
-	const struct read_call *c = arg;
-
-	read_leave(fs->files, c->phase);
+	(void)fs;
+	plan_end(arg);
 	return 0;
 }
 
 static void read_end(void *arg)
 {
-	struct read_call *c = arg;
-
-	if (c->inside)
-		read_leave(c->fs->files, c->phase);
-	free(c);
+	plan_end(arg);
+	free(arg);
 }
 
 static int read_run(struct fs *fs, struct read_call *c)
@@ -414,8 +596,7 @@ static int read_run(struct fs *fs, struct read_call *c)
 
 	for (;;) {
 		*c->count = count;
-		c->inside = false;
-		c->pieces = 0;
+		plan_begin(c);
 		r = files_call(fs, read_plan, c);
 		if (r < 0 || c->pieces == 0)
 			return r;
@@ -427,8 +608,7 @@ static int read_run(struct fs *fs, struct read_call *c)
 		if (r != -ENOBUFS)
 			return r;
 		if (c->inside)
-			files_call(fs, read_leave_run, c);
-		c->inside = false;
+			files_call(fs, read_give_up, c);
 		buf_put(buf_alloc(BUF_MAX)); /* waits until there are some */
 	}
 }
@@ -436,17 +616,13 @@ static int read_run(struct fs *fs, struct read_call *c)
 int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count, struct slice *out,
 	unsigned *n, bool *eof, struct fs_attr *attr)
 {
-	struct read_call *c = malloc(sizeof(*c));
+	struct read_call *c = call_new(fs, id, off, count);
 	int r;
 
 	*n = 0;
 	if (!c)
 		return -EAGAIN;
-	c->fs = fs;
 	c->op = op;
-	c->id = id;
-	c->off = off;
-	c->count = count;
 	c->out = out;
 	c->n = n;
 	c->eof = eof;
@@ -459,4 +635,61 @@ int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off
 		reactor_mail(fs->home, &c->end);
 	}
 	return files_error(r);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Reading ahead
+ */
+
+static int ahead_pass(struct tx *tx, void *arg)
+{
+	struct read_call *c = arg;
+	struct inode *inode;
+	int r;
+
+	plan_begin(c);
+	r = inode_get(tx, c->id, &inode);
+	if (r < 0)
+		return r;
+	if (inode->attr.type != FS_REG || c->off >= inode->attr.size || (inode->data && inode->data->half))
+		return -ENOENT;
+	r = plan_blocks(tx, c, inode, *c->count < inode->attr.size - c->off ? c->off + *c->count : inode->attr.size);
+	if (r == 0)
+		plan_take(tx_fs(tx), c);
+	return r;
+}
+
+static void ahead_read(void *arg)
+{
+	struct read_call *c = arg;
+
+	c->done = read_runs(c) == 0;
+}
+
+int read_ahead(struct fs *fs, struct fs_id id, uint64_t off, uint32_t count, struct reactor *reactor)
+{
+	struct read_call *c = call_new(fs, id, off, &count);
+	struct slice *out = malloc(READ_BLOCKS_MAX * sizeof(*out));
+	unsigned n = 0;
+	int r = -ENOMEM;
+
+	if (c && out) {
+		c->ahead = true;
+		c->out = out;
+		c->n = &n;
+		c->reactor = reactor;
+		r = fs_view(fs, ahead_pass, c);
+	}
+	if (r == 0) {
+		for (unsigned i = 0; i < c->pieces; i++)
+			r += (int)c->slot[i].piece.count;
+		if (read_make(c) && c->runs > 0)
+			reactor_call(reactor, ahead_read, c);
+		if (!c->done)
+			slices_put(out, n);
+		plan_end(c);
+	}
+	free(out);
+	free(c);
+	return r;
 }

@@ -24,10 +24,7 @@
  * nodes that are dirty: for the whole tree at worst, and so many nodes as may be dirty at most. When
  * a third of that is gone nothing may make the tree larger. One tenth of all is not shown to users.
  */
-#include <stdlib.h>
-
-#include "fs/files_internal.h"
-#include "fs/fs_internal.h"
+#include "fs/inode_internal.h"
 
 /* Nodes: a checkpoint's own record names at worst one old stripe each, and fits into a log batch. */
 #define DIRTY_MOST 20000u
@@ -282,8 +279,10 @@ static void stripes_release(struct fs *fs, struct space_dropped *of, size_t n)
 	for (size_t i = 0; i <= empty; i++) {
 		if (count && (i == empty || of[i].stripe != start + count)) {
 			volume_discard(fs->volume, start, count); /* advice: an error costs nothing */
-			for (uint64_t j = start; j < start + count; j++)
+			for (uint64_t j = start; j < start + count; j++) {
+				data_cache_drop(fs, j * s->stripe_blocks, s->stripe_blocks); /* no use to anybody */
 				flag(s, j, FLAG_PENDING, 0);
+			}
 			count = 0;
 		}
 		if (i < empty && !count++)
@@ -395,6 +394,15 @@ static bool find_free(struct space *s, uint64_t *stripe)
 	return false;
 }
 
+/* A free stripe to fill: what it held before is forgotten from here on. */
+static bool take_free(struct fs *fs, uint64_t *stripe)
+{
+	if (!find_free(&fs->space, stripe))
+		return false;
+	data_cache_drop(fs, *stripe * fs->space.stripe_blocks, fs->space.stripe_blocks);
+	return true;
+}
+
 static struct space_flight *flight_find(struct space *s, uint64_t stripe)
 {
 	for (unsigned i = 0; i < s->flights; i++)
@@ -427,14 +435,14 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 		cleaner_kick(fs);
 	if (class == SPACE_STREAM && rows >= strip && can_open) {
 		/* a stripe of its own; the open one stays for what is shorter */
-		if (!find_free(s, &run->stripe))
+		if (!take_free(fs, &run->stripe))
 			return -ENOSPC;
 		run->row = 0;
 		run->rows = strip;
 	} else {
 		if (!open->valid) {
 			uint64_t stripe;
-			if (!can_open || !find_free(s, &stripe))
+			if (!can_open || !take_free(fs, &stripe))
 				return -ENOSPC;
 			*open = (struct space_open){true, stripe, 0};
 			flag(s, stripe, 0, FLAG_OPEN);

@@ -69,6 +69,12 @@ static void details_put(struct fs *fs, json_t *object)
 	admin_put_number(object, "dirty_nodes", s.dirty_nodes);
 	admin_put_number(object, "cached_inodes", s.cached_inodes);
 	admin_put_number(object, "dirty_bytes", s.dirty_bytes);
+	admin_put_number(object, "cache_bytes", s.cache_bytes);
+	admin_put_number(object, "cache_limit_bytes", s.cache_limit_bytes);
+	admin_put_number(object, "cache_hits", s.cache_hits);
+	admin_put_number(object, "cache_misses", s.cache_misses);
+	admin_put_number(object, "cache_evictions", s.cache_evictions);
+	admin_put_number(object, "read_ahead_blocks", s.ahead_blocks);
 	admin_put_number(object, "stripes_total", s.stripes_total);
 	admin_put_number(object, "stripes_free", s.stripes_free);
 	admin_put_number(object, "checksum_errors", s.checksum_errors);

@@ -139,6 +139,85 @@ static void test_exhaust(void **state)
 	run_with(exhaust_main, 3, NULL);
 }
 
+/* ---- reserves: a cache gives what it holds to whoever finds nothing, wherever that runs */
+
+struct hoard {
+	struct buf_reserve reserve;
+	struct buf *buf[ARENA / 4096];
+	unsigned n, asked;
+};
+
+static uint64_t hoard_give(struct buf_reserve *reserve, uint64_t bytes)
+{
+	struct hoard *h = container_of(reserve, struct hoard, reserve);
+	uint64_t given = 0;
+
+	h->asked++;
+	while (h->n && given < bytes) {
+		given += h->buf[--h->n]->size;
+		buf_put(h->buf[h->n]);
+	}
+	return given;
+}
+
+static void hoard_fill(void *arg)
+{
+	struct hoard *h = arg;
+
+	h->reserve.give = hoard_give;
+	buf_reserve_add(&h->reserve);
+	while (!h->asked) {
+		struct buf *buf = buf_try_alloc(h->n % 3 ? 4096 : 16384);
+		if (!buf)
+			break;
+		h->buf[h->n++] = buf;
+	}
+	h->asked = 0;
+}
+
+static void hoard_end(void *arg)
+{
+	struct hoard *h = arg;
+
+	buf_reserve_remove(&h->reserve);
+	hoard_give(&h->reserve, UINT64_MAX);
+}
+
+static void reserve_main(void *arg)
+{
+	struct hoard *h = calloc(1, sizeof(*h));
+	struct reactor *where = reactor_get(*(unsigned *)arg);
+
+	for (unsigned c = 0; c < BUF_CLASSES; c++) {
+		h->asked = 0;
+		reactor_call(where, hoard_fill, h);
+		/* all of it is in the reserve's hands: half of the arena in the largest size must come all the same */
+		unsigned most = (unsigned)(all_free() / 2 / (4096u << c));
+		for (unsigned i = 0; i < most; i++)
+			held[i] = buf_alloc(4096u << c);
+		assert_true(h->asked > 0);
+		assert_false(buf_wanted());
+		for (unsigned i = 0; i < most; i++)
+			buf_put(held[i]);
+		reactor_call(where, hoard_end, h);
+		for (int tries = 0; tries < 500 && arena_free_bytes() != all_free(); tries++)
+			fiber_sleep(NSEC_PER_MSEC);
+		assert_int_equal(arena_free_bytes(), all_free());
+	}
+	free(h);
+}
+
+static void test_reserve(void **state)
+{
+	unsigned where = 0;
+
+	(void)state;
+	run_with(reserve_main, 1, &where);
+	run_with(reserve_main, 3, &where);
+	where = 2;
+	run_with(reserve_main, 3, &where);
+}
+
 /* ---- waiting: first come, first served, across reactors */
 
 static _Atomic unsigned served, served_next;
@@ -455,6 +534,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_exhaust),
+		cmocka_unit_test(test_reserve),
 		cmocka_unit_test(test_fair),
 		cmocka_unit_test(test_whole),
 		cmocka_unit_test(test_model),

@@ -159,6 +159,9 @@ static inline int files_test_create(struct files_test *t, unsigned level)
 /* Unmounts (unless a power cut came first) and opens everything anew. */
 static inline void files_test_close(struct files_test *t)
 {
+	/* whatever a test does, the cache never had a block that was out of date */
+	if (t->fs && t->fs->files->cache.stale)
+		CHECK_FAILED("%llu stale blocks were in the cache", (unsigned long long)t->fs->files->cache.stale);
 	if (t->fs)
 		fs_unmount(t->fs);
 	if (t->volume)
@@ -285,6 +288,15 @@ static inline int t_truncate(struct files_test *t, struct fs_id id, uint64_t siz
 	struct fs_setattr set = {.set = FS_SET_SIZE, .size = size};
 
 	return fs_setattr(t->fs, &op_root, id, &set, NULL, NULL);
+}
+static inline void t_forget_home(void *arg)
+{
+	data_cache_clear(arg);
+}
+/* The next read goes to the drives. */
+static inline void t_forget(struct files_test *t)
+{
+	reactor_call(t->fs->home, t_forget_home, t->fs);
 }
 static inline int t_commit(struct files_test *t, struct fs_id id)
 {

@@ -377,12 +377,14 @@ static void body_repair(void *arg)
 	for (unsigned i = 0; i < t->count; i++)
 		found += corrupt(t->path[i], data + 3 * 4096);
 	CHECK(found >= 1);
+	t_forget(t);
 	CHECK_IS(t_read(t, f, 0, back, 65536, NULL), 65536);
 	CHECK(memcmp(data, back, 65536) == 0);
 	fs_status(t->fs, &status);
 	CHECK_IS(status.checksum_errors, 1);
 	CHECK_IS(status.checksum_repairs, 1);
 	/* it was written back */
+	t_forget(t);
 	CHECK_IS(t_read(t, f, 0, back, 65536, NULL), 65536);
 	fs_status(t->fs, &status);
 	CHECK_IS(status.checksum_errors, 1);
@@ -413,6 +415,7 @@ static void body_lost(void *arg)
 	for (unsigned i = 0; i < t->count; i++)
 		found += corrupt(t->path[i], data + 3 * 4096);
 	CHECK(found == 2);
+	t_forget(t);
 	CHECK_IS(t_read(t, f, 0, back, 65536, NULL), -EIO);
 	CHECK_IS(t_read(t, f, 0, back, 3 * 4096, NULL), 3 * 4096);
 	CHECK(memcmp(data, back, 3 * 4096) == 0);

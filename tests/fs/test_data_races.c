@@ -194,6 +194,7 @@ static void body_barrier(void *arg)
 	CHECK_OK(t_create(t, t->root, "f", &s.f));
 	CHECK_OK(t_write(t, s.f, 0, ones, s.bytes, FS_FILE_SYNC));
 	CHECK_OK(fs_checkpoint(t->fs));
+	t_forget(t);
 	for (unsigned i = 0; i < t->count; i++)
 		fault_inject(t->path[i], FAULT_DELAY, 1, 400 * NSEC_PER_MSEC);
 	CHECK_OK(fiber_spawn(slow_reader, &s));
