@@ -158,10 +158,9 @@ static bool evict_main(struct data_cache *c)
 
 static bool evict_one(struct data_cache *c)
 {
-	bool done = c->small_bytes > c->limit / SMALL_PART && evict_small(c);
+	bool done = (c->small_bytes > c->limit / SMALL_PART && evict_small(c)) || evict_main(c) || evict_small(c) ||
+		    evict_main(c); /* all of the small queue may have moved */
 
-	if (!done)
-		done = evict_main(c) || evict_small(c);
 	c->evictions += done;
 	return done;
 }
@@ -222,6 +221,24 @@ static struct data_block *block_find(const struct data_cache *c, uint64_t phys)
 	return NULL;
 }
 
+static void run_use(struct data_run *run, const struct data_block *b, struct slice *at)
+{
+	if (b->index < run->next && run->uses < USES_MOST)
+		run->uses++;
+	run->next = (uint16_t)(b->index + 1);
+	*at = (struct slice){run->buf, (uint32_t)b->at * BLOCK_BYTES, BLOCK_BYTES};
+}
+
+bool data_cache_peek(struct fs *fs, uint64_t phys, uint32_t sum, struct slice *at)
+{
+	struct data_block *b = block_find(&fs->files->cache, phys);
+
+	if (!b || b->sum != sum || !run_of(b)->buf)
+		return false;
+	run_use(run_of(b), b, at);
+	return true;
+}
+
 enum data_found data_cache_find(struct fs *fs, uint64_t phys, uint32_t sum, struct slice *at)
 {
 	struct data_cache *c = &fs->files->cache;
@@ -242,10 +259,7 @@ enum data_found data_cache_find(struct fs *fs, uint64_t phys, uint32_t sum, stru
 	}
 	if (!run->buf)
 		return DATA_LOADING;
-	if (b->index < run->next && run->uses < USES_MOST)
-		run->uses++;
-	run->next = (uint16_t)(b->index + 1);
-	*at = (struct slice){run->buf, (uint32_t)b->at * BLOCK_BYTES, BLOCK_BYTES};
+	run_use(run, b, at);
 	return DATA_THERE;
 }
 

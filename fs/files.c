@@ -149,6 +149,7 @@ static void files_free(struct fs *fs)
 		free(rec);
 	}
 	read_ahead_fini(fs);
+	data_map_fini(fs);
 	data_cache_fini(fs);
 	buf_put(files->scratch);
 	fs->files = NULL;
@@ -203,6 +204,8 @@ int files_mount(struct fs *fs, struct error *err)
 		r = htable_init(&files->records, 1024);
 	if (r == 0)
 		r = data_cache_init(fs);
+	if (r == 0)
+		r = data_map_init(fs);
 	if (r == 0)
 		r = read_ahead_init(fs);
 	if (r == 0)

@@ -191,6 +191,18 @@ struct inode *inode_cached(struct fs_files *files, uint64_t ino)
 	return inode_cached_in(files, ino, 0);
 }
 
+void inodes_remap(struct fs *fs, uint64_t ino)
+{
+	uint64_t hash = hash_u64(ino);
+
+	htable_foreach_hash (node, &fs->files->inodes, hash) {
+		struct inode *inode = container_of(node, struct inode, node);
+
+		if (inode->ino == ino)
+			inode->map = data_map_new(fs);
+	}
+}
+
 static bool inode_idle(const struct inode *inode)
 {
 	return inode->refs == 0 && inode->holds == 0 && !inode->data && !inode->attr_dirty && !inode->reclaim;
@@ -246,6 +258,7 @@ static struct inode *inode_insert(struct fs_files *files, uint64_t ino, const st
 	if (!inode)
 		return NULL;
 	inode->ino = ino;
+	inode->map = data_map_new(files->fs);
 	inode->attr = *attr;
 	list_node_init(&inode->dirty);
 	list_node_init(&inode->lru);

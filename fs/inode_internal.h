@@ -37,6 +37,7 @@ struct inode {
 	struct list_node lru;	/* in files->lru while nothing holds it in memory */
 	struct list_node dirty; /* in files->dirty while something waits to be flushed */
 	uint64_t ino;
+	uint64_t map; /* changes with its extents: see data_map.c */
 	struct inode_attr attr;
 	struct inode_data *data; /* dirty blocks; NULL when there are none */
 	uint32_t refs;		 /* fibers that keep it over a wait */
@@ -53,6 +54,7 @@ void inode_encode(const struct inode_attr *attr, struct inode_disk *disk);
 int inode_load(struct tx *tx, uint64_t ino, struct inode **inode);
 /* As a file handle names it: -ESTALE when it is not there or not reachable any more. */
 int inode_get(struct tx *tx, struct fs_id id, struct inode **inode);
+void inodes_remap(struct fs *fs, uint64_t ino); /* the live one and those of snapshots get new numbers for data_map.c */
 struct inode *inode_cached(struct fs_files *files, uint64_t ino); /* the live one; NULL when not in memory. No wait */
 void inode_ref(struct inode *inode);
 void inode_unref(struct fs_files *files, struct inode *inode);
@@ -293,6 +295,8 @@ struct data_cache {
 enum data_found { DATA_NONE, DATA_THERE, DATA_LOADING };
 /* A hit gives the block's memory, valid until the next wait unless a reference is taken. */
 enum data_found data_cache_find(struct fs *fs, uint64_t phys, uint32_t sum, struct slice *at);
+/* The same for a place that may be out of date: then it is just not there. */
+bool data_cache_peek(struct fs *fs, uint64_t phys, uint32_t sum, struct slice *at);
 bool data_cache_has(struct fs *fs, uint64_t phys); /* or is about to have it; no use of it */
 /* Takes a reference of BUF, with N blocks in it. */
 void data_cache_add(struct fs *fs, struct buf *buf, const struct data_place *place, unsigned n);
@@ -305,6 +309,19 @@ void data_cache_drop(struct fs *fs, uint64_t phys, uint64_t count);
 void data_cache_clear(struct fs *fs);
 int data_cache_init(struct fs *fs);
 void data_cache_fini(struct fs *fs); /* waits */
+
+/* Where blocks were found (data_map.c). No wait */
+struct map_slot;
+struct data_map {
+	struct map_slot *slot;
+	uint64_t mask, clock, floor; /* clock: of changes; before floor: nothing is known any more */
+};
+uint64_t data_map_new(struct fs *fs);		    /* for inode.map */
+void data_map_changed(struct fs *fs, uint64_t ino); /* an extent of INO changed in the tree */
+void data_map_put(struct fs *fs, const struct inode *inode, uint64_t block, uint64_t phys, uint32_t sum);
+bool data_map_find(struct fs *fs, const struct inode *inode, uint64_t block, struct slice *at); /* clean, in memory */
+int data_map_init(struct fs *fs);
+void data_map_fini(struct fs *fs);
 
 /* Reading ahead: read_ahead.c sees each read (MISSED: of something that was not in memory) and calls read_ahead(). */
 struct read_stream;
@@ -428,6 +445,7 @@ struct fs_files {
 	bool reclaim_armed;
 
 	struct data_cache cache;
+	struct data_map map;
 	struct ahead ahead;
 
 	uint64_t checksum_errors, checksum_repairs;

@@ -21,6 +21,8 @@
 
 #define READ_BLOCKS_MAX 257u /* 1 MiB at any offset */
 #define READ_FIBERS 8u	     /* that read runs of one request side by side */
+#define READ_NOW_BLOCKS 4u
+#define READ_AGAIN 4u
 #define BUF_BLOCKS (BUF_MAX / BLOCK_BYTES)
 #define ATIME_MAX_AGE ((int64_t)(24 * 3600 * NSEC_PER_SEC))
 
@@ -157,7 +159,8 @@ static bool plan_record(struct read_call *c, struct inode *inode, struct block_r
 }
 
 /* A block that extent E has: in the cache or on the drives. False: it comes to the cache soon. */
-static bool plan_extent(struct fs *fs, struct read_call *c, const struct extent *e, uint64_t b)
+static bool plan_extent(
+	struct fs *fs, struct read_call *c, const struct inode *inode, const struct extent *e, uint64_t b)
 {
 	struct piece piece = {.block = b, .count = 1, .kind = PIECE_DRIVE, .phys = e->block + (b - e->first)};
 	uint32_t sum = extent_sum(e, (uint32_t)(b - e->first));
@@ -178,6 +181,7 @@ static bool plan_extent(struct fs *fs, struct read_call *c, const struct extent 
 		piece.buf = at.buf;
 		piece.off = at.off;
 		c->hits++;
+		data_map_put(fs, inode, b, piece.phys, sum);
 		break;
 	case DATA_NONE:
 		break;
@@ -213,7 +217,7 @@ static int plan_blocks(struct tx *tx, struct read_call *c, struct inode *inode, 
 			have = true;
 		}
 		if (b >= e.first) {
-			if (!plan_extent(tx_fs(tx), c, &e, b))
+			if (!plan_extent(tx_fs(tx), c, inode, &e, b))
 				return 0;
 		} else if (!c->ahead) {
 			struct piece hole = {.block = b, .count = 1, .kind = PIECE_HOLE};
@@ -589,9 +593,16 @@ static void read_end(void *arg)
 	free(arg);
 }
 
+/* A drive may still write to the buffers of a read that it did not answer in time: the next try has others. */
+static bool read_again(int r, unsigned *timeouts)
+{
+	return r == -ENOBUFS || (r == -ETIMEDOUT && ++*timeouts < READ_AGAIN);
+}
+
 static int read_run(struct fs *fs, struct read_call *c)
 {
 	uint32_t count = *c->count;
+	unsigned timeouts = 0;
 	int r;
 
 	for (;;) {
@@ -605,20 +616,56 @@ static int read_run(struct fs *fs, struct read_call *c)
 			return 0;
 		slices_put(c->out, *c->n);
 		*c->n = 0;
-		if (r != -ENOBUFS)
+		if (!read_again(r, &timeouts))
 			return r;
-		if (c->inside)
+		if (c->bufs > 0)
 			files_call(fs, read_give_up, c);
-		buf_put(buf_alloc(BUF_MAX)); /* waits until there are some */
+		if (r == -ENOBUFS)
+			buf_put(buf_alloc(BUF_MAX)); /* waits until there are some */
 	}
+}
+
+/* A few blocks that are in the cache, where the last reader of them left word (data_map.c). False: not so. */
+static bool read_now(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count,
+	struct slice *out, unsigned *n, bool *eof, struct fs_attr *attr)
+{
+	struct inode *inode = inode_cached(fs->files, id.ino);
+	uint64_t end, size, b = off / BLOCK_BYTES, skip = off % BLOCK_BYTES;
+	unsigned blocks = 0;
+
+	if (!inode || inode->attr.gen != id.gen || inode->attr.nlink == 0 || inode->attr.type != FS_REG ||
+		(inode->data && inode->data->half) || attr_data_permission(&inode->attr, op, FS_MAY_READ) < 0)
+		return false;
+	size = inode->attr.size;
+	if (off >= size || *count == 0 || *count > READ_NOW_BLOCKS * BLOCK_BYTES)
+		return false;
+	end = *count < size - off ? off + *count : size;
+	for (; b * BLOCK_BYTES < end; b++, blocks++)
+		if (record_find(fs->files, inode, b) || !data_map_find(fs, inode, b, &out[blocks]))
+			return false;
+	for (unsigned i = 0; i < blocks; i++)
+		buf_ref(out[i].buf);
+	*eof = end == size;
+	*count = (uint32_t)(end - off);
+	*n = blocks;
+	out[0].off += (uint32_t)skip;
+	out[0].len -= (uint32_t)skip;
+	out[blocks - 1].len -= (uint32_t)(b * BLOCK_BYTES - end);
+	fs->files->cache.hits += blocks;
+	read_touch(fs, inode);
+	attr_fill(&inode->attr, inode->ino, attr);
+	return true;
 }
 
 int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count, struct slice *out,
 	unsigned *n, bool *eof, struct fs_attr *attr)
 {
-	struct read_call *c = call_new(fs, id, off, count);
+	struct read_call *c;
 	int r;
 
+	if (reactor_self() == fs->home && id.snap == 0 && read_now(fs, op, id, off, count, out, n, eof, attr))
+		return 0;
+	c = call_new(fs, id, off, count);
 	*n = 0;
 	if (!c)
 		return -EAGAIN;

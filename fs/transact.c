@@ -17,8 +17,7 @@
 #include <stdlib.h>
 
 #include "fs/files_internal.h"
-#include "fs/fs_internal.h"
-#include "fs/inode_format.h"
+#include "fs/inode_internal.h"
 
 #define RECORD_ROOM 4096u
 #define OPS_ROOM 64u
@@ -696,6 +695,9 @@ void tx_apply(struct tx *tx, bool replay)
 	for (unsigned i = 0; i < tx->ops;) {
 		const struct tx_op *op = &tx->op[i];
 		unsigned next = i + 1;
+		if (op->key.w[1] >> 56 == KEY_EXTENT && (i == 0 || op->key.w[0] != tx->op[i - 1].key.w[0] ||
+								tx->op[i - 1].key.w[1] >> 56 != KEY_EXTENT))
+			data_map_changed(fs, op->key.w[0]);
 		if (op->op == LOG_PUT) {
 			tree_apply_put(fs, &op->key, tx->record + op->off, op->len);
 		} else if (op->op == LOG_DELETE) {

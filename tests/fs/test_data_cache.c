@@ -256,7 +256,7 @@ static void body_reuse(void *arg)
 		CHECK_OK(t_create(t, t->root, name, &filler));
 		CHECK_OK(file_write(t, filler, 1, 0));
 	}
-	for (unsigned step = 0; step < 300; step++) {
+	for (unsigned step = 0; step < 300 || (step < 3000 && !t->fs->cleaner.moved_blocks); step++) {
 		unsigned i = test_below(&seed, FILES);
 		uint8_t data[4096];
 
