@@ -31,14 +31,9 @@ uint64_t data_map_new(struct fs *fs)
 	return ++fs->files->map.clock;
 }
 
-void data_map_changed(struct fs *fs, uint64_t ino)
+void data_map_forget(struct fs *fs)
 {
-	if (!fs->files)
-		return; /* a replay: nothing is known yet */
-	if (ino == FS_SHARED_INO)
-		fs->files->map.floor = ++fs->files->map.clock;
-	else
-		inodes_remap(fs, ino);
+	fs->files->map.floor = ++fs->files->map.clock;
 }
 
 void data_map_put(struct fs *fs, const struct inode *inode, uint64_t block, uint64_t phys, uint32_t sum)

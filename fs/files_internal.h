@@ -30,6 +30,8 @@ int files_flush_all(struct fs *fs);
  * whoever saw a block in the tree before its drop may still be reading it.
  */
 void files_read_barrier(struct fs *fs);
+/* A change of an extent of INO is being applied to the tree. No wait. */
+void files_extent_changed(struct fs *fs, uint64_t ino);
 /* Fills in cached_inodes, dirty_bytes, checksum_errors, checksum_repairs, inodes. No wait. */
 void files_status(const struct fs *fs, struct fs_status *out);
 /* What the pass queued with tx_share() becomes changes of counts, and of extents that nobody refers to any more. */

@@ -36,6 +36,12 @@ int64_t time_pack(const struct timespec *t)
 struct timespec time_unpack(int64_t ns)
 {
 	const int64_t second = (int64_t)NSEC_PER_SEC;
+
+	if (ns >= 0) { /* nearly always; without a sign this is two multiplications */
+		uint64_t s = (uint64_t)ns / NSEC_PER_SEC;
+
+		return (struct timespec){.tv_sec = (time_t)s, .tv_nsec = (long)((uint64_t)ns - s * NSEC_PER_SEC)};
+	}
 	struct timespec t = {.tv_sec = ns / second, .tv_nsec = ns % second};
 
 	if (t.tv_nsec < 0) {
@@ -191,10 +197,14 @@ struct inode *inode_cached(struct fs_files *files, uint64_t ino)
 	return inode_cached_in(files, ino, 0);
 }
 
-void inodes_remap(struct fs *fs, uint64_t ino)
+void files_extent_changed(struct fs *fs, uint64_t ino)
 {
 	uint64_t hash = hash_u64(ino);
 
+	if (!fs->files)
+		return; /* a replay: nothing is in memory yet */
+	if (ino == FS_SHARED_INO)
+		data_map_forget(fs);
 	htable_foreach_hash (node, &fs->files->inodes, hash) {
 		struct inode *inode = container_of(node, struct inode, node);
 

@@ -54,7 +54,6 @@ void inode_encode(const struct inode_attr *attr, struct inode_disk *disk);
 int inode_load(struct tx *tx, uint64_t ino, struct inode **inode);
 /* As a file handle names it: -ESTALE when it is not there or not reachable any more. */
 int inode_get(struct tx *tx, struct fs_id id, struct inode **inode);
-void inodes_remap(struct fs *fs, uint64_t ino); /* the live one and those of snapshots get new numbers for data_map.c */
 struct inode *inode_cached(struct fs_files *files, uint64_t ino); /* the live one; NULL when not in memory. No wait */
 void inode_ref(struct inode *inode);
 void inode_unref(struct fs_files *files, struct inode *inode);
@@ -316,8 +315,8 @@ struct data_map {
 	struct map_slot *slot;
 	uint64_t mask, clock, floor; /* clock: of changes; before floor: nothing is known any more */
 };
-uint64_t data_map_new(struct fs *fs);		    /* for inode.map */
-void data_map_changed(struct fs *fs, uint64_t ino); /* an extent of INO changed in the tree */
+uint64_t data_map_new(struct fs *fs); /* for inode.map */
+void data_map_forget(struct fs *fs);  /* all of it */
 void data_map_put(struct fs *fs, const struct inode *inode, uint64_t block, uint64_t phys, uint32_t sum);
 bool data_map_find(struct fs *fs, const struct inode *inode, uint64_t block, struct slice *at); /* clean, in memory */
 int data_map_init(struct fs *fs);

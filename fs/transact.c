@@ -697,7 +697,7 @@ void tx_apply(struct tx *tx, bool replay)
 		unsigned next = i + 1;
 		if (op->key.w[1] >> 56 == KEY_EXTENT && (i == 0 || op->key.w[0] != tx->op[i - 1].key.w[0] ||
 								tx->op[i - 1].key.w[1] >> 56 != KEY_EXTENT))
-			data_map_changed(fs, op->key.w[0]);
+			files_extent_changed(fs, op->key.w[0]);
 		if (op->op == LOG_PUT) {
 			tree_apply_put(fs, &op->key, tx->record + op->off, op->len);
 		} else if (op->op == LOG_DELETE) {

@@ -76,6 +76,24 @@ static struct rpc_run *run_of(const struct rpc_request *req)
 
 static void run_fiber(void *arg);
 
+/* From MEMBER to the one before END: short enough for a few stores. */
+#define run_clear_from(run, member, end)                                                                               \
+	memset(&(run)->member, 0, offsetof(struct rpc_run, end) - offsetof(struct rpc_run, member))
+
+/* Zeros, but for what is filled in before it is read: the groups, and what stands in payloads and their slices. */
+static inline void run_clear(struct rpc_run *run)
+{
+	run_clear_from(run, req, req.cred.groups);
+	run_clear_from(run, req.tag, req.in);
+	run->req.out.payloads = 0;
+	run_clear_from(run, req.reply_payload_max, call);
+	run_clear_from(run, call, charged);
+	run_clear_from(run, charged, reply);
+	run_clear_from(run, reply, reply.payload);
+	run_clear_from(run, reply.too_long, slices);
+	run->payload_failed = false;
+}
+
 static bool call_admit(struct rpc_call *call)
 {
 	struct rpc_connection *conn = call->conn;
@@ -92,7 +110,7 @@ static bool call_admit(struct rpc_call *call)
 	if (!buf)
 		return false;
 	struct rpc_run *run = (struct rpc_run *)(void *)buf->data;
-	memset(run, 0, sizeof(*run));
+	run_clear(run);
 	run->call = call;
 	run->server = conn->server;
 	run->buf = buf;
@@ -559,14 +577,14 @@ static int procedure_run(struct rpc_run *run, bool *fits)
 	return rc;
 }
 
-static void run_procedure(struct rpc_run *run)
+static void run_procedure(struct rpc_run *run, uint32_t procedure)
 {
 	struct rpc_request *req = &run->req;
 	struct rpc_server *server = run->server;
 	bool cached = req->procedure->flags & RPC_PROC_CACHED, fits;
 
 	req->tag = (struct rpc_tag){req->connection->client, req->xid, req->program->program, req->program->version,
-		(uint32_t)(req->procedure - req->program->procedure), cached ? args_checksum(req) : 0};
+		procedure, cached ? args_checksum(req) : 0};
 	if (cached) {
 		struct xdr_out *out = &req->out;
 		uint32_t bytes = 0;
@@ -620,14 +638,100 @@ static void run_refuse(struct rpc_run *run, const char *why)
 	conn->transport->drop(run->call);
 }
 
+struct call_header {
+	uint32_t program, version, procedure;
+};
+
+static inline uint32_t word(const uint8_t *p)
+{
+	uint32_t v;
+	memcpy(&v, p, sizeof(v));
+	return be32toh(v);
+}
+
+/* A header as nearly all are: in one piece, with AUTH_SYS. False: not so, and nothing was read. */
+static bool header_plain(struct rpc_request *req, struct call_header *h)
+{
+	const uint8_t *p = req->in.p, *end = req->in.end;
+
+	if (end - p < 40 || word(p + 4) != CALL || word(p + 8) != RPC_VERSION || word(p + 24) != RPC_AUTH_SYS)
+		return false;
+	uint32_t len = word(p + 28), name = word(p + 36);
+	if (len > AUTH_BODY_MAX || len % 4 || end - p < 40 + (ptrdiff_t)len || name > AUTH_SYS_NAME_MAX ||
+		8 + xdr_round(name) + 12 > len)
+		return false;
+	const uint8_t *at = p + 40 + xdr_round(name), *verf = p + 32 + len;
+	uint32_t groups = word(at + 8);
+	if (groups > AUTH_SYS_GIDS_MAX || verf - at != 12 + 4 * (ptrdiff_t)groups || word(verf) != RPC_AUTH_NONE ||
+		word(verf + 4))
+		return false;
+	req->xid = word(p);
+	*h = (struct call_header){word(p + 12), word(p + 16), word(p + 20)};
+	req->cred.flavor = RPC_AUTH_SYS;
+	req->cred.uid = word(at);
+	req->cred.gid = word(at + 4);
+	req->cred.group_count = groups;
+	for (uint32_t i = 0; i < groups; i++)
+		req->cred.groups[i] = word(at + 12 + 4 * i);
+	req->in.p = verf + 8;
+	return true;
+}
+
+/* Any header, field by field. False: it was answered as it deserves. */
+static bool header_read(struct rpc_run *run, struct call_header *h)
+{
+	struct rpc_request *req = &run->req;
+	struct xdr_in *in = &req->in;
+	uint32_t type, version;
+	opaque_auth cred, verf;
+
+	if (!xdr_get_u32(in, &req->xid) || !xdr_get_u32(in, &type)) {
+		run_refuse(run, "a message without an RPC header");
+		return false;
+	}
+	if (type != CALL) {
+		run_refuse(run, "a message that is no call");
+		return false;
+	}
+	if (!reply_room(run, RPC_REPLY_HEADER)) {
+		reply_send(run, false);
+		return false;
+	}
+	if (!xdr_get_u32(in, &version)) {
+		run_refuse(run, "an RPC header that is cut off");
+		return false;
+	}
+	if (version != RPC_VERSION) {
+		rpc_bad_call(run->server);
+		reply_denied(run, RPC_MISMATCH, RPC_VERSION, RPC_VERSION);
+		return false;
+	}
+	if (!xdr_get_u32(in, &h->program) || !xdr_get_u32(in, &h->version) || !xdr_get_u32(in, &h->procedure)) {
+		run_refuse(run, "an RPC header that is cut off");
+		return false;
+	}
+	if (!xdr_decode_opaque_auth(in, &cred) || !xdr_decode_opaque_auth(in, &verf)) {
+		rpc_bad_call(run->server);
+		reply_denied(run, AUTH_ERROR, AUTH_BADCRED, 0);
+		return false;
+	}
+	req->auth_stat = cred_check(req, &cred, &verf);
+	if (req->auth_stat != RPC_AUTH_OK) {
+		rpc_bad_call(run->server);
+		reply_denied(run, AUTH_ERROR, req->auth_stat, 0);
+		return false;
+	}
+	return true;
+}
+
 static void run_fiber(void *arg)
 {
 	struct rpc_run *run = arg;
 	struct rpc_request *req = &run->req;
 	struct rpc_call *call = run->call;
 	struct xdr_in *in = &req->in;
-	uint32_t type, version, number, program_version, procedure, low, high;
-	opaque_auth cred, verf;
+	struct call_header h;
+	uint32_t low, high;
 	unsigned index = 0;
 
 	xdr_in_init(in, call->pieces ? call->piece[0].data : NULL, call->pieces ? call->piece[0].len : 0, &req->pool);
@@ -637,44 +741,15 @@ static void run_fiber(void *arg)
 	}
 	if (call->reduced_count)
 		xdr_in_reduced(in, call->reduced, call->reduced_count);
-
-	if (!xdr_get_u32(in, &req->xid) || !xdr_get_u32(in, &type)) {
-		run_refuse(run, "a message without an RPC header");
+	if (header_plain(req, &h)) {
+		if (!reply_room(run, RPC_REPLY_HEADER)) {
+			reply_send(run, false);
+			return;
+		}
+	} else if (!header_read(run, &h)) {
 		return;
 	}
-	if (type != CALL) {
-		run_refuse(run, "a message that is no call");
-		return;
-	}
-	if (!reply_room(run, RPC_REPLY_HEADER)) {
-		reply_send(run, false);
-		return;
-	}
-	if (!xdr_get_u32(in, &version)) {
-		run_refuse(run, "an RPC header that is cut off");
-		return;
-	}
-	if (version != RPC_VERSION) {
-		rpc_bad_call(run->server);
-		reply_denied(run, RPC_MISMATCH, RPC_VERSION, RPC_VERSION);
-		return;
-	}
-	if (!xdr_get_u32(in, &number) || !xdr_get_u32(in, &program_version) || !xdr_get_u32(in, &procedure)) {
-		run_refuse(run, "an RPC header that is cut off");
-		return;
-	}
-	if (!xdr_decode_opaque_auth(in, &cred) || !xdr_decode_opaque_auth(in, &verf)) {
-		rpc_bad_call(run->server);
-		reply_denied(run, AUTH_ERROR, AUTH_BADCRED, 0);
-		return;
-	}
-	req->auth_stat = cred_check(req, &cred, &verf);
-	if (req->auth_stat != RPC_AUTH_OK) {
-		rpc_bad_call(run->server);
-		reply_denied(run, AUTH_ERROR, req->auth_stat, 0);
-		return;
-	}
-	req->program = program_find(run->server, number, program_version, &index, &low, &high);
+	req->program = program_find(run->server, h.program, h.version, &index, &low, &high);
 	if (!req->program) {
 		rpc_bad_call(run->server);
 		if (low > high)
@@ -683,13 +758,13 @@ static void run_fiber(void *arg)
 			reply_prog_mismatch(run, low, high);
 		return;
 	}
-	if (procedure >= req->program->procedures || !req->program->procedure[procedure].name) {
+	if (h.procedure >= req->program->procedures || !req->program->procedure[h.procedure].name) {
 		rpc_bad_call(run->server);
 		reply_error(run, PROC_UNAVAIL);
 		return;
 	}
-	req->procedure = &req->program->procedure[procedure];
-	run->metrics = &run->server->metrics[index][procedure];
+	req->procedure = &req->program->procedure[h.procedure];
+	run->metrics = &run->server->metrics[index][h.procedure];
 	counter_add(&run->metrics->calls, 1);
 	if (req->program->authorize) {
 		int stat = req->program->authorize(req);
@@ -703,7 +778,7 @@ static void run_fiber(void *arg)
 			return;
 		}
 	}
-	run_procedure(run);
+	run_procedure(run, h.procedure);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -808,6 +883,7 @@ int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned 
 		return -EINVAL;
 	}
 	struct slice *copy = n <= 64 ? xdr_pool_take(&req->pool, n * sizeof(*v)) : NULL;
+	run->slices[i] = NULL;
 	if (!copy) {
 		copy = run->slices[i] = malloc((n + 1) * sizeof(*v));
 		if (!copy) {

@@ -343,6 +343,12 @@ static void tcp_consume(struct tcp_connection *c, struct buf *buf, const uint8_t
 {
 	while (!c->conn.closing) {
 		if (!c->in_fragment) {
+			if (len >= 4 && !c->mark_have) {
+				memcpy(c->mark, data, 4);
+				c->mark_have = 4;
+				data += 4;
+				len -= 4;
+			}
 			while (len && c->mark_have < 4) {
 				c->mark[c->mark_have++] = *data++;
 				len--;

@@ -85,12 +85,31 @@ static void hold_drop(struct hold *h)
 	h->table = NULL;
 }
 
+static void hold_put(struct hold *h)
+{
+	h->calls--;
+	if (!h->calls && h->serial != atomic_load_explicit(&current_serial, memory_order_relaxed))
+		hold_drop(h);
+}
+
+/*
+ * The rules that were found last. What they point to may be freed memory, and another table's later: so they are
+ * forgotten when this reactor takes a table, before which nothing of that can be asked for here.
+ */
+#define RULES 16u
+static __thread struct rule_known {
+	const struct export *export;
+	struct in6_addr client;
+	const struct config_allow *rule;
+} rules[RULES];
+
 static struct exports *hold_take(void)
 {
 	struct hold *free_one = NULL;
 	uint64_t serial;
 	struct exports *table = table_get(&serial);
 
+	memset(rules, 0, sizeof(rules));
 	if (!table)
 		return NULL;
 	for (unsigned i = 0; i < HOLDS; i++) {
@@ -151,14 +170,15 @@ void exports_put(struct exports *exports)
 		table_put(exports);
 		return;
 	}
-	for (unsigned i = 0; i < HOLDS; i++) {
-		struct hold *h = &holds[i];
-		if (h->table != exports || !h->calls)
-			continue;
-		h->calls--;
-		if (!h->calls && h->serial != atomic_load_explicit(&current_serial, memory_order_relaxed))
-			hold_drop(h);
+	if (newest && newest->table == exports && newest->calls) {
+		hold_put(newest);
 		return;
+	}
+	for (unsigned i = 0; i < HOLDS; i++) {
+		if (holds[i].table == exports && holds[i].calls) {
+			hold_put(&holds[i]);
+			return;
+		}
 	}
 	table_put(exports); /* it was made here and never published */
 }
@@ -172,6 +192,7 @@ static int allow_copy(struct export *to, const struct config_export *from)
 	to->allow = calloc(from->allow_count ? from->allow_count : 1, sizeof(*to->allow));
 	if (!to->allow)
 		return -ENOMEM;
+	to->by_address = true;
 	for (unsigned i = 0; i < from->allow_count; i++) {
 		struct config_allow *a = &to->allow[i];
 		size_t bytes = from->allow[i].client_count * sizeof(*a->clients);
@@ -181,6 +202,8 @@ static int allow_copy(struct export *to, const struct config_export *from)
 			return -ENOMEM;
 		if (bytes)
 			memcpy(a->clients, from->allow[i].clients, bytes);
+		for (unsigned j = 0; j < a->client_count; j++)
+			to->by_address &= a->clients[j].kind == CLIENTS_NET;
 		to->allow_count = i + 1;
 	}
 	return 0;
@@ -339,22 +362,33 @@ static unsigned clients_fit(const struct config_clients *c, const struct in6_add
 	return fit > least && clients_named(c, address) ? fit : 0;
 }
 
-const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer)
+static const struct config_allow *rule_find(const struct export *export, const struct in6_addr *address)
 {
 	const struct config_allow *best = NULL;
 	unsigned best_fit = 0;
-	struct in6_addr address;
 
-	if (peer->ss_family != AF_INET && peer->ss_family != AF_INET6)
-		return NULL;
-	address_mapped(peer, &address);
 	for (unsigned i = 0; i < export->allow_count; i++)
 		for (unsigned j = 0; j < export->allow[i].client_count; j++) {
-			unsigned fit = clients_fit(&export->allow[i].clients[j], &address, best_fit);
+			unsigned fit = clients_fit(&export->allow[i].clients[j], address, best_fit);
 			if (fit) {
 				best = &export->allow[i];
 				best_fit = fit;
 			}
 		}
 	return best;
+}
+
+const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer)
+{
+	struct in6_addr address;
+
+	if (peer->ss_family != AF_INET && peer->ss_family != AF_INET6)
+		return NULL;
+	address_mapped(peer, &address);
+	if (!reactor_self() || !export->by_address)
+		return rule_find(export, &address);
+	struct rule_known *k = &rules[(address.s6_addr[15] ^ export->id) % RULES];
+	if (k->export != export || memcmp(&k->client, &address, sizeof(address)))
+		*k = (struct rule_known){export, address, rule_find(export, &address)};
+	return k->rule;
 }

@@ -40,7 +40,7 @@ int nfs3_read(struct rpc_request *req)
 {
 	struct nfs3_call call;
 	READ3args args;
-	struct fs_attr attr = {.type = 0};
+	struct fs_attr attr;
 	struct slice v[FS_READ_SLICES];
 	unsigned n = FS_READ_SLICES;
 	bool eof = false;
@@ -56,6 +56,7 @@ int nfs3_read(struct rpc_request *req)
 	if (count > FS_SIZE_MAX - off)
 		count = (uint32_t)(FS_SIZE_MAX - off);
 
+	attr.type = 0;
 	nfsstat3 status = nfs3_enter(&call, req, &args.file, NFS3_OWNER_OVERRIDE);
 	if (!status)
 		status = io_status(read_or_execute(&call, off, &count, v, &n, &eof, &attr));

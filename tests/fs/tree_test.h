@@ -29,6 +29,11 @@ int files_unmount(struct fs *fs)
 	fs->files = NULL;
 	return 0;
 }
+void files_extent_changed(struct fs *fs, uint64_t ino)
+{
+	(void)fs;
+	(void)ino;
+}
 int files_flush_all(struct fs *fs)
 {
 	(void)fs;
