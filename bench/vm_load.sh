@@ -13,6 +13,7 @@ figure() { # NAME UNIT OPERATIONS VALUE COUNTERS-BEFORE
 		if (ops < 1) ops = 1
 		printf "figure %s %s %s %.3f %.3f\n", n, v, u, (y[1] - x[1]) / ops, (y[2] - x[2]) / ops }'
 }
+wanted() { case ,${BENCH_ONLY:-$1}, in *,$1,*) ;; *) return 1 ;; esac }
 # fio's terse line: total KiB and IOPS of reads ($6, $8) and writes ($47, $49)
 load() { # NAME UNIT DIR FIO-OPTIONS...: UNIT MiB/s or op/s
 	local name=$1 unit=$2 dir=$3 before out
@@ -28,9 +29,10 @@ load() { # NAME UNIT DIR FIO-OPTIONS...: UNIT MiB/s or op/s
 loads() { # VERSION DIR
 	local v=$1 dir=$2 i n=${BENCH_FILES:-200} before s e
 	load "$v.write1m" MiB/s "$dir" --rw=write --bs=1M --iodepth=8 --end_fsync=1
-	load "$v.read1m" MiB/s "$dir" --rw=read --bs=1M --iodepth=8 --time_based --runtime="$seconds"
-	load "$v.randread4k" op/s "$dir" --rw=randread --bs=4k --iodepth=32 --time_based --runtime="$seconds"
-	load "$v.randwrite4k" op/s "$dir" --rw=randwrite --bs=4k --iodepth=32 --time_based --runtime="$seconds"
+	wanted read1m && load "$v.read1m" MiB/s "$dir" --rw=read --bs=1M --iodepth=8 --time_based --runtime="$seconds"
+	wanted randread4k && load "$v.randread4k" op/s "$dir" --rw=randread --bs=4k --iodepth=32 --time_based --runtime="$seconds"
+	wanted randwrite4k && load "$v.randwrite4k" op/s "$dir" --rw=randwrite --bs=4k --iodepth=32 --time_based --runtime="$seconds"
+	[[ -n ${BENCH_ONLY:-} ]] && { rm -f "$dir"/*; return; }
 	before=$(counters) s=$(date +%s%N)
 	for ((i = 0; i < n; i++)); do : >"$dir/c$i"; done
 	e=$(date +%s%N)
