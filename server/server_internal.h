@@ -179,8 +179,8 @@ struct export
 	unsigned allow_count;
 	struct fs *fs; /* that of filesystem */
 	uint64_t fsid;
-	uint64_t handle_key[2];
-	bool by_address; /* its rules go by address alone: a client has the same one as long as the table lives */ /* of its file handles' MAC */
+	uint64_t handle_key[2]; /* of its file handles' MAC */
+	bool by_address; /* its rules go by address alone: a client has the same one as long as the table lives */
 };
 /* The whole table is replaced on SIGHUP; readers on any reactor take a reference for the time of a call. */
 struct exports {
