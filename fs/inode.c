@@ -201,8 +201,8 @@ void files_extent_changed(struct fs *fs, uint64_t ino)
 {
 	uint64_t hash = hash_u64(ino);
 
-	if (!fs->files)
-		return; /* a replay: nothing is in memory yet */
+	if (!fs->files || !fs->files->inodes.bucket)
+		return; /* a replay, a repair: nothing is in memory */
 	if (ino == FS_SHARED_INO)
 		data_map_forget(fs);
 	htable_foreach_hash (node, &fs->files->inodes, hash) {
