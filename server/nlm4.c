@@ -115,6 +115,10 @@ static int range_of(const nlm4_lock *lock, bool exclusive, struct lock_range *ra
 	return lock_range_set(range, lock->l_offset, lock->l_len, !lock->l_len, exclusive) ? -EFBIG : 0;
 }
 
+/* Calls with results that are on their way: some fibers must be left for GRANTED. */
+#define TELLS_MAX 64u
+static _Atomic unsigned tells;
+
 /* The results of a _MSG go to the client as a call of their own; one that cannot be told asks again. */
 static void tell_fiber(void *arg)
 {
@@ -122,6 +126,7 @@ static void tell_fiber(void *arg)
 
 	(void)rpc_call_out(call);
 	free(call);
+	atomic_fetch_sub(&tells, 1);
 	nlm_fiber_end();
 }
 
@@ -145,8 +150,11 @@ static struct rpc_outgoing *tell_new(const struct rpc_request *req, uint32_t pro
 static void tell(struct rpc_outgoing *call, bool encoded, const struct xdr_out *out)
 {
 	call->args_bytes = (uint32_t)(out->p - out->base);
-	if (!encoded || !nlm_fiber_start(reactor_self(), tell_fiber, call))
-		free(call);
+	bool room = atomic_fetch_add(&tells, 1) < TELLS_MAX;
+	if (encoded && room && nlm_fiber_start(reactor_self(), tell_fiber, call))
+		return;
+	atomic_fetch_sub(&tells, 1);
+	free(call);
 }
 
 /* PROCEDURE 0: as the reply, else by that call. */

@@ -69,8 +69,9 @@ static struct {
 	_Atomic bool stopping;
 	_Atomic unsigned fibers;
 	struct fiber_mutex records_lock; /* reactor 0 */
-	bool running, sweeping;
-} nlm = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+	struct list sleepers;
+	bool running;
+} nlm = {.mutex = PTHREAD_MUTEX_INITIALIZER, .sleepers = LIST_INIT(nlm.sleepers)};
 
 void nlm_lock(void)
 {
@@ -144,13 +145,52 @@ void nlm_fiber_end(void)
 	atomic_fetch_sub(&nlm.fibers, 1);
 }
 
+/* One of our fibers that sleeps, on its stack: the stop wakes it early. */
+struct sleeper {
+	struct list_node node;
+	struct fiber *fiber;
+	struct reactor *reactor;
+	bool posted, arrived;
+};
+
+static void sleeper_wake(void *arg)
+{
+	struct sleeper *s = arg;
+
+	s->arrived = true;
+	fiber_wake(s->fiber);
+}
+
+static void sleepers_wake(void)
+{
+	nlm_lock();
+	list_foreach (n, &nlm.sleepers) {
+		struct sleeper *s = container_of(n, struct sleeper, node);
+		list_remove(n);
+		s->posted = true;
+		reactor_post(s->reactor, sleeper_wake, s);
+	}
+	nlm_unlock();
+}
+
 bool nlm_pause(uint64_t ns)
 {
-	uint64_t until = now_ns() + ns;
+	struct sleeper s = {.fiber = fiber_self(), .reactor = reactor_self()};
 
-	/* In short steps, so that the stop need not know who sleeps. */
-	for (uint64_t now; !nlm_stopping() && (now = now_ns()) < until;)
-		fiber_sleep(until - now < NSEC_PER_SEC / 4 ? until - now : NSEC_PER_SEC / 4);
+	nlm_lock();
+	if (nlm_stopping()) {
+		nlm_unlock();
+		return false;
+	}
+	list_push_back(&nlm.sleepers, &s.node);
+	nlm_unlock();
+	(void)fiber_suspend_until(now_ns() + ns);
+	nlm_lock();
+	list_remove(&s.node);
+	bool posted = s.posted;
+	nlm_unlock();
+	while (posted && !s.arrived)
+		fiber_suspend(); /* the wake is on its way, and refers to this stack */
 	return !nlm_stopping();
 }
 
@@ -702,6 +742,7 @@ void nlm_stop(void)
 	if (!nlm.running)
 		return;
 	atomic_store(&nlm.stopping, true);
+	sleepers_wake();
 	while (atomic_load(&nlm.fibers))
 		fiber_sleep(10 * NSEC_PER_MSEC);
 	hosts_free();
