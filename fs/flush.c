@@ -484,7 +484,7 @@ int flush_one_block(struct fs *fs, const struct slice *block, uint64_t *phys, st
 	struct slice slice[4];
 	unsigned n = 1;
 	uint32_t pad = (g->k - 1) * BLOCK_BYTES;
-	int r = space_take_rows(fs, SPACE_SMALL, 1, run);
+	int r = space_refuse() ? -ENOSPC : space_take_rows(fs, SPACE_SMALL, 1, run);
 
 	if (r < 0)
 		return r;

@@ -373,6 +373,9 @@ void space_release_left(struct fs *fs);		    /* the root is durable. Waits (disc
 void space_release_dropped(struct fs *fs);	    /* as far as the log is durable. Waits (reads, discards) */
 void space_durable(struct fs *fs); /* the log is durable up to here: the same in the background. No wait */
 void space_stop(struct fs *fs);	   /* ends that; before the upper half goes. Waits */
+/* For tests: from the Nth time on that new space is asked for, there is none. 0: never; the times are counted. */
+extern uint64_t space_refuse_at, space_refuse_count;
+bool space_refuse(void);
 void space_guard(struct fs *fs, uint64_t stripe, bool on); /* is not to be written to, whatever its count says */
 
 /* ------------------------------------------------------------------------------------------------

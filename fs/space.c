@@ -37,6 +37,13 @@
 #define FLAG_GUARD 32u /* space_guard() */
 #define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
 
+uint64_t space_refuse_at, space_refuse_count;
+
+bool space_refuse(void)
+{
+	return space_refuse_at && ++space_refuse_count >= space_refuse_at;
+}
+
 static bool is_free(const struct space *s, uint64_t stripe)
 {
 	return s->table[stripe] == 0 && s->flags[stripe] == 0;
@@ -586,7 +593,7 @@ int space_reserve(struct fs *fs, uint64_t blocks)
 	uint64_t room = space_spare(fs) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
 	uint64_t pad = want * (fs->geometry.k - 1);
 
-	if (blocks > all)
+	if (blocks > all || space_refuse())
 		return -ENOSPC;
 	if (pad > s->padding)
 		pad = s->padding;

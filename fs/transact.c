@@ -624,7 +624,7 @@ static bool tx_grows(const struct tx *tx)
 	struct fs *fs = tx->fs;
 	int64_t more = 0;
 
-	if (!space_nodes_low(fs) || tx->replay || fs->cleaner.fiber == fiber_self())
+	if ((!space_refuse() && !space_nodes_low(fs)) || tx->replay || fs->cleaner.fiber == fiber_self())
 		return false;
 	for (unsigned i = 0; i < tx->ops; i++) {
 		const struct tx_op *op = &tx->op[i];
