@@ -176,8 +176,11 @@ int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect
 	}
 	int rc = volume_read(fs->volume, expect->block, &to, 1);
 	const char *wrong = rc ? "cannot be read" : image_verify(buf->data, expect);
-	if (!wrong)
+	if (!wrong) {
+		if (!fs->read_only)
+			volume_verified(fs->volume, expect->block, &to, 1);
 		return 0;
+	}
 	log_warning("fs", "tree node %s block=%llu", wrong, (unsigned long long)expect->block);
 	fs->tree.checksum_errors++;
 	for (unsigned attempt = 0; attempt < REREAD_MAX; attempt++) {

@@ -191,5 +191,7 @@ int blocks_read_verified(struct fs *fs, uint64_t ino, uint64_t file_block, uint6
 				return r;
 		}
 	}
+	if (i <= count)
+		volume_verified(fs->volume, phys, to, n);
 	return 0;
 }

@@ -153,6 +153,8 @@ static int nodes_check(struct stripe_check *c)
 		struct slice to = {buf, 0, TREE_NODE_BYTES};
 		int rc = volume_read(fs->volume, expect.block, &to, 1);
 		bool good = !rc && !image_verify(buf->data, &expect);
+		if (good)
+			volume_verified(fs->volume, expect.block, &to, 1);
 		for (unsigned attempt = 1; !good && attempt < 64; attempt++) {
 			rc = volume_reread(fs->volume, expect.block, attempt, &to);
 			if (rc == -ENOENT || rc == -ETIMEDOUT)

@@ -295,6 +295,12 @@ const char *volume_name(const struct volume *volume); /* "array/volume" */
  * missing or failing member held. The content is not checked here: the caller has the checksums.
  */
 int volume_read(struct volume *volume, uint64_t block, const struct slice *to, unsigned n);
+/*
+ * What volume_read() gave is right, says the caller, who has not changed it and still needs these blocks: what a drive
+ * could not read of it, so that it was made from others, is written to that drive again now. Costs nothing when there
+ * is nothing of that.
+ */
+void volume_verified(struct volume *volume, uint64_t block, const struct slice *from, unsigned n);
 
 /*
  * The same block another way, for a caller whose checksum did not match: attempt 0 reads its member

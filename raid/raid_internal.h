@@ -221,6 +221,19 @@ struct member { /* what every write looks at comes first, in one cache line */
 	char gauge_labels[128];
 } __attribute__((aligned(64)));
 
+/* read.c: what a drive could not read, and was made again for a caller who has not said yet that it is right. */
+#define UNREAD_MOST 32u
+struct unread_run {
+	uint64_t block; /* of the volume; of position 0 where all are copies */
+	uint32_t blocks;
+	unsigned pos; /* that could not be read */
+};
+struct unread {
+	pthread_mutex_t lock;
+	_Atomic unsigned count;
+	struct unread_run run[UNREAD_MOST];
+};
+
 struct volume {
 	struct array *array;
 	struct volume_owner owner; /* under array->owners; asked by rebuild and scrub */
@@ -232,6 +245,7 @@ struct volume {
 	struct volume_geometry geometry;
 	uint64_t first_stripe; /* of the array */
 	uint64_t log_first;    /* chunk */
+	struct unread unread;
 };
 
 struct array {

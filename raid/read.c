@@ -5,8 +5,11 @@
  * whole stripes of them, as many as there is room for, out together. A segment whose member is out, or whose command
  * failed, is recovered afterwards: from another copy straight into the caller's memory, or from K other positions of
  * the same rows. Neighbours that this read brought in anyway are used where they lie; so a whole stripe read without a
- * member costs K strips. After a read error, as opposed to a lost member, what was recovered is written back, for a
- * drive repairs a bad sector when it is written.
+ * member costs K strips.
+ *
+ * After a read error, as opposed to a lost member, the place is noted: a drive repairs a bad sector when it is written.
+ * But what was recovered may be wrong, when one of the others lies. So it is written back only when the caller, who has
+ * the checksums, says that what it got is right: volume_verified(), or volume_repair() if another way had to be found.
  *
  * A drive that does not answer in time keeps the memory it was given, which here is the caller's: nothing
  * may be put there any more. The member is taken out and the caller gets -ETIMEDOUT, to come again with
@@ -15,8 +18,8 @@
  * Errors of drives go to member_failed(), which may take the member out and then waits until
  * this is durable. -EIO is returned only when fewer than K positions can be read.
  *
- * Safe against the owner: only blocks that the caller reads are written back, and the owner never
- * writes rows again that it still reads.
+ * Safe against the owner: only blocks that the caller reads are written back, before it lets go of them, and the owner
+ * never writes rows again that it still reads.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -213,6 +216,51 @@ static int write_back(struct member *member, uint64_t offset, struct slice_curso
 	return 0;
 }
 
+/* ---- places that could not be read ---- */
+
+static void unread_note(struct volume *volume, const struct segment *seg)
+{
+	const struct geometry *g = volume->geo;
+	struct unread *u = &volume->unread;
+	unsigned pos = volume->code->ops->copies ? 0 : seg->pos;
+	struct unread_run run = {
+		.block = ((seg->stripe - volume->first_stripe) * g->k + pos) * g->strip_blocks + seg->row,
+		.blocks = seg->rows,
+		.pos = seg->source,
+	};
+	pthread_mutex_lock(&u->lock);
+	if (u->count < UNREAD_MOST)
+		atomic_store_explicit(&u->count, u->count + 1, memory_order_relaxed);
+	else /* whoever reads the first one again notes it again */
+		memmove(u->run, u->run + 1, (UNREAD_MOST - 1) * sizeof(u->run[0]));
+	u->run[u->count - 1] = run;
+	pthread_mutex_unlock(&u->lock);
+}
+
+/* Takes out a run that has blocks of [first, end), cut to these. */
+static bool unread_take(struct volume *volume, uint64_t first, uint64_t end, struct unread_run *run)
+{
+	struct unread *u = &volume->unread;
+	bool found = false;
+	if (!atomic_load_explicit(&u->count, memory_order_relaxed))
+		return false;
+	pthread_mutex_lock(&u->lock);
+	for (unsigned i = 0; i < u->count && !found; i++) {
+		*run = u->run[i];
+		if (run->block >= end || run->block + run->blocks <= first)
+			continue;
+		uint64_t from = run->block > first ? run->block : first;
+		uint64_t to = run->block + run->blocks < end ? run->block + run->blocks : end;
+		run->block = from;
+		run->blocks = (uint32_t)(to - from);
+		found = true;
+		u->run[i] = u->run[u->count - 1];
+		atomic_store_explicit(&u->count, u->count - 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&u->lock);
+	return found;
+}
+
 /* A read into the caller's memory failed. 0: something else may be tried in the same memory. */
 static int read_failed(struct member *member, const struct drive_req *req)
 {
@@ -256,7 +304,7 @@ static struct segment *segment_companion(const struct segment *seg, struct segme
 	return NULL;
 }
 
-static int segment_recover(const struct volume *volume, struct segment *seg, struct segment *segs, unsigned n)
+static int segment_recover(struct volume *volume, struct segment *seg, struct segment *segs, unsigned n)
 {
 	const struct geometry *g = volume->geo;
 	int error = seg->sent ? seg->req.error : 0; /* of the member that was asked */
@@ -315,7 +363,7 @@ static int segment_recover(const struct volume *volume, struct segment *seg, str
 		return r;
 	seg->have = true;
 	if (error && member_active(asked))
-		return write_back(asked, offset, seg->to, (uint64_t)seg->rows * BLOCK_BYTES);
+		unread_note(volume, seg);
 	return 0;
 }
 
@@ -501,9 +549,12 @@ static int block_repair(struct volume *volume, uint64_t block, const struct slic
 	if (blocks > g->strip_blocks - row)
 		return -EINVAL;
 	struct member *member = member_at(volume, stripe, in_stripe / g->strip_blocks, row, &offset);
+	struct unread_run run;
+	bool unread = unread_take(volume, block, block + blocks, &run);
 	if (!member_active(member))
 		return 0;
-	member_lied(member);
+	if (!unread) /* else its error is counted */
+		member_lied(member);
 	log_warning("raid", "block repaired volume=%s block=%llu blocks=%llu slot=%u drive=%s", volume->name,
 		(unsigned long long)block, (unsigned long long)blocks, member->slot, member->path);
 	return write_back(member, offset, slice_cursor_at(from, 1), blocks * BLOCK_BYTES);
@@ -534,4 +585,22 @@ int volume_repair(struct volume *volume, uint64_t block, const struct slice *fro
 	int r = block_repair(volume, block, from);
 	gate_leave(volume->array, gate);
 	return r;
+}
+
+void volume_verified(struct volume *volume, uint64_t block, const struct slice *from, unsigned n)
+{
+	const struct geometry *g = volume->geo;
+	uint64_t end = block + slices_bytes(from, n) / BLOCK_BYTES, offset;
+	struct unread_run run;
+	while (unread_take(volume, block, end, &run)) {
+		uint64_t stripe = volume->first_stripe + run.block / volume_stripe_blocks(&volume->geometry);
+		struct slice_cursor cursor = slice_cursor_at(from, n);
+		slice_cursor_skip(&cursor, (run.block - block) * BLOCK_BYTES);
+		unsigned gate = gate_enter_write(volume->array, ZONE_ROWS, stripe, 1);
+		struct member *member =
+			member_at(volume, stripe, run.pos, (uint32_t)(run.block % g->strip_blocks), &offset);
+		if (member_active(member) && !array_stopped(volume->array))
+			(void)write_back(member, offset, cursor, (uint64_t)run.blocks * BLOCK_BYTES);
+		gate_leave(volume->array, gate);
+	}
 }

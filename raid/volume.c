@@ -218,6 +218,7 @@ static void open_home(void *arg)
 	while (e && v->first_stripe < c->geometry[e].first_stripe)
 		e--;
 	const struct geometry *g = &c->geometry[e];
+	pthread_mutex_init(&volume->unread.lock, NULL);
 	volume->array = array;
 	volume->index = (unsigned)i;
 	snprintf(volume->name, sizeof(volume->name), "%s/%s", c->name, v->name);
@@ -269,6 +270,7 @@ void volume_close(struct volume *volume)
 	if (!volume)
 		return;
 	reactor_call(volume->array->home, close_home, volume);
+	pthread_mutex_destroy(&volume->unread.lock);
 	free(volume);
 }
 

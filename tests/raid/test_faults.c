@@ -64,6 +64,8 @@ static int stripe_verify(struct rig *r, uint64_t stripe, uint64_t seed)
 		e = volume_read(r->v, stripe * volume_stripe_blocks(r->g), q.v, q.n);
 		if (!e)
 			e = payload_sum(&p) != payload_sum(&q);
+		if (!e)
+			volume_verified(r->v, stripe * volume_stripe_blocks(r->g), q.v, q.n);
 		payload_free(&q);
 	} while (e == -ETIMEDOUT);
 	payload_free(&p);
@@ -229,6 +231,72 @@ static void silent_body(void *arg)
 	free(s);
 	CHECK(repaired == 1);
 	rig_end(&r);
+}
+
+/*
+ * One drive cannot read its block, another lies about its own: what is made of both is wrong. Nobody writes that
+ * anywhere; only what the caller found right is written.
+ */
+static void unverified_body(void *arg)
+{
+	(void)arg;
+	struct rig r;
+	struct payload want, have;
+	enum member_state state;
+	uint64_t reads;
+	rig_make(&r, 6, 5);
+	CHECK(!test_failure[0]);
+	CHECK(stripe_write(&r, 0, 1, 0) == 0);
+	fault_inject(r.t.path[1], FAULT_LOST_WRITE, 1, 0);
+	CHECK(stripe_write(&r, 0, 2, 0) == 0);
+	uint64_t writes = fault_writes();
+	payload_make(&want, volume_stripe_blocks(r.g) * BLOCK_BYTES, 65536, 2);
+	const uint8_t *right = want.v[0].buf->data;
+	/* position 0 lies on slot 0, the lie is position 1 */
+	payload_make(&have, BLOCK_BYTES, BLOCK_BYTES, 0);
+	fault_inject(r.t.path[0], FAULT_READ_ERROR, 1, 0);
+	CHECK(volume_read(r.v, 0, have.v, 1) == 0);
+	status_of(&r, 0, &state, &reads, NULL, NULL);
+	CHECK(state == MEMBER_ACTIVE && reads == 1);
+	CHECK(memcmp(have.v[0].buf->data, right, BLOCK_BYTES) != 0 && fault_writes() == writes);
+	fault_inject(r.t.path[0], FAULT_READ_ERROR, 1, 0);
+	CHECK(volume_reread(r.v, 0, 0, have.v) == -EIO);
+	unsigned attempt = 1, wrong = 0;
+	for (; attempt <= 4; attempt++) {
+		CHECK(volume_reread(r.v, 0, attempt, have.v) == 0);
+		if (memcmp(have.v[0].buf->data, right, BLOCK_BYTES) == 0)
+			break;
+		wrong++;
+	}
+	CHECK(wrong >= 1 && attempt <= 4 && fault_writes() == writes);
+	CHECK(volume_repair(r.v, 0, have.v) == 0 && fault_writes() == writes + 1);
+	/* that was a read error and not a wrong checksum, and it is settled */
+	struct array_status *s = calloc(1, sizeof(*s));
+	array_status(r.array, s);
+	uint64_t lied = s->member[0].checksum_errors;
+	free(s);
+	CHECK(lied == 0);
+	volume_verified(r.v, 0, have.v, 1);
+	CHECK(fault_writes() == writes + 1);
+	/* of many blocks that could not be read, those are written that are said to be right, once */
+	payload_free(&have);
+	payload_make(&have, 8 * BLOCK_BYTES, 8192, 0);
+	fault_inject(r.t.path[2], FAULT_READ_ERROR, 1, 0);
+	CHECK(volume_read(r.v, 2 * r.g->strip_blocks + 4, have.v, have.n) == 0);
+	/* (made from the lie, but here that does not matter) */
+	CHECK(fault_writes() == writes + 1);
+	volume_verified(r.v, 2 * r.g->strip_blocks + 6, have.v + 1, 1);
+	volume_verified(r.v, 2 * r.g->strip_blocks + 4, have.v, have.n);
+	CHECK(fault_writes() == writes + 2);
+	payload_free(&have);
+	payload_free(&want);
+	rig_end(&r);
+}
+
+static void test_unverified(void **state)
+{
+	(void)state;
+	raid_test_run(unverified_body, NULL);
 }
 
 /* A member goes out while a caller looks for the right content: the ways that are left are all tried. */
@@ -537,6 +605,7 @@ int main(void)
 		cmocka_unit_test(test_write_faults),
 		cmocka_unit_test(test_silent_faults),
 		cmocka_unit_test(test_silent_vanish),
+		cmocka_unit_test(test_unverified),
 		cmocka_unit_test(test_timeout),
 		cmocka_unit_test(test_close_in_quarantine),
 		cmocka_unit_test(test_volatile_cache),

@@ -341,6 +341,25 @@ static bool model_ways(struct model *m, uint64_t block, const uint8_t *flat, boo
 	return true;
 }
 
+/* Says of all that was read right at first that it is: what a drive could not read of it is written again. */
+static void model_verified(struct model *m, uint64_t block, uint64_t n, const uint8_t *flat, const struct payload *p)
+{
+	uint64_t stripe_blocks = volume_stripe_blocks(&m->g), first = 0;
+	for (uint64_t i = 0; i <= n; i++) {
+		uint64_t in = (block + i) % stripe_blocks, s = (block + i) / stripe_blocks;
+		unsigned row = (unsigned)(in % m->g.strip_blocks);
+		if (i < n && m->row[s][row] &&
+			block_is(flat + i * BLOCK_BYTES, m->row[s][row], (unsigned)(in / m->g.strip_blocks)))
+			continue;
+		struct slice cut[64];
+		int count =
+			i > first ? slices_cut(p->v, p->n, first * BLOCK_BYTES, (i - first) * BLOCK_BYTES, cut, 64) : 0;
+		if (count > 0)
+			volume_verified(m->v, block + first, cut, (unsigned)count);
+		first = i + 1;
+	}
+}
+
 static bool model_read_at(struct model *m, uint64_t block, uint64_t n, enum fault_kind kind)
 {
 	uint64_t stripe_blocks = volume_stripe_blocks(&m->g);
@@ -357,7 +376,6 @@ static bool model_read_at(struct model *m, uint64_t block, uint64_t n, enum faul
 	MUST(m, r == 0, r);
 	uint8_t *flat = malloc(p.bytes);
 	slices_copy_out(p.v, p.n, 0, flat, p.bytes);
-	payload_free(&p);
 	bool good = true, lied[STRIPES][ROWS];
 	for (unsigned i = 0; i < STRIPES * ROWS; i++)
 		lied[i / ROWS][i % ROWS] = m->lies[i / ROWS][i % ROWS] != 0;
@@ -369,6 +387,9 @@ static bool model_read_at(struct model *m, uint64_t block, uint64_t n, enum faul
 							      (unsigned)(in / m->g.strip_blocks))))
 			good = model_ways(m, block + i, flat + i * BLOCK_BYTES, lied[s][row], kind);
 	}
+	if (good)
+		model_verified(m, block, n, flat, &p);
+	payload_free(&p);
 	free(flat);
 	return good;
 }
@@ -387,11 +408,6 @@ static bool model_read(struct model *m, enum fault_kind kind)
 		for (unsigned r = 0; r < ROWS; r++)
 			if (group_of(m, s) == slot / m->width)
 				m->lies[s][r] = (uint16_t)(m->lies[s][r] | (m->lost & group_slots(m, slot / m->width)));
-	/* what was written back after an error comes from others, who may lie */
-	for (unsigned s = 0; s < STRIPES && kind == FAULT_READ_ERROR; s++)
-		for (unsigned r = 0; r < ROWS; r++)
-			if (group_of(m, s) == slot / m->width && m->lies[s][r])
-				m->lies[s][r] = (uint16_t)(m->lies[s][r] | 1u << slot);
 	if (kind != FAULT_NONE && kind != FAULT_DELAY)
 		fault_inject(m->t.path[slot], kind, 1 + draw(m, 3), kind == FAULT_BIT_FLIP ? draw(m, 1u << 30) : 0);
 	bool good = model_read_at(m, block, n, kind);

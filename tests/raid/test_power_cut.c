@@ -8,8 +8,8 @@
  * with a cut after write 1, 2, 3, ... of it. What lies in the volatile caches then, block by block, is put onto the
  * drives in every combination: all of them up to 2^BITS, above that none, all, each one alone, all but each one, and
  * random ones (superblocks of a commit are 4 blocks for each drive). With every one of these, all sets of members that
- * may be lost are lost; where there are more than 20 such sets (level 60) that holds for "none" and "all", and the
- * other combinations take some of them in turn. A start writes superblocks itself: that stays in the caches
+ * may be lost are lost; where there are more than 12 such sets (levels 50 and 60) that holds for "none" and "all", and
+ * the other combinations take some of them in turn. A start writes superblocks itself: that stays in the caches
  * (fault_overlay()) and is thrown away.
  *
  * FURROW_LONG: every cut, 2^8 combinations and 64 random ones. Else a sample: 2^4 and 6, and not every cut. LEVEL runs
@@ -22,8 +22,8 @@
 #define ROWS 4u
 #define LOG_BLOCKS 3u
 #define CACHED_MOST 512u
-#define LOSTS_ALWAYS 20u
-#define LOSTS_IN_TURN 6u
+#define LOSTS_ALWAYS 12u
+#define LOSTS_IN_TURN 4u
 
 struct unit {
 	unsigned drive;
