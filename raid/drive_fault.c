@@ -3,7 +3,7 @@
  * fault_inject() and its like asked for.
  *
  * Everything about one path hangs in a fault_state, which outlives the opening and closing of the
- * drive, as a real drive's cache and defects do. It is found by the real path of the file. One
+ * drive, as a real drive's cache and defects do, until fault_reset(). It is found by the real path of the file. One
  * mutex guards all states, since tests inject from any reactor.
  *
  * A command is carried out at once in submit(), with pread and pwrite on the page cache, and ends
@@ -44,6 +44,7 @@ struct fault_state {
 	uint64_t slow; /* ns */
 	bool cache_on;
 	uint64_t cycle; /* power cycle of this drive */
+	unsigned open;	/* handles */
 	struct htable cache;
 };
 
@@ -258,6 +259,12 @@ void fault_reset(void)
 		s->slow = 0;
 		s->cache_on = false;
 		s->cycle++;
+		/* a test of many arrays would look through all that ever were */
+		if (!s->open) {
+			list_remove(&s->node);
+			htable_fini(&s->cache);
+			free(s);
+		}
 	}
 	writes_limit = writes_total = 0;
 	overlay = false;
@@ -289,8 +296,10 @@ static int fault_open(struct drive *drive, bool claim, struct error *err)
 	}
 	pthread_mutex_lock(&mutex);
 	handle->state = state_get(path);
-	if (handle->state)
+	if (handle->state) {
 		handle->cycle = handle->state->cycle;
+		handle->state->open++;
+	}
 	handle->all_cycle = all_cycle;
 	pthread_mutex_unlock(&mutex);
 	if (!handle->state) {
@@ -317,7 +326,8 @@ static void fault_close(struct drive *drive)
 	struct fault_handle *handle = drive->data;
 	pthread_mutex_lock(&mutex);
 	close(handle->fd);
-	handle->fd = -1; /* a delayed command that comes later finds nothing */
+	handle->fd = -1; /* a delayed command that comes later finds nothing, and does not look at the state */
+	handle->state->open--;
 	pthread_mutex_unlock(&mutex);
 }
 
