@@ -17,7 +17,9 @@
 #include "tests/server/nfs_client.h"
 
 #define RUN_DRIVES 4
+#ifndef RUN_DRIVE_BYTES
 #define RUN_DRIVE_BYTES (512ull << 20) /* sparse */
+#endif
 
 struct run {
 	char dir[64], program[PATH_MAX], config[128], log[128];

@@ -101,6 +101,8 @@ static inline bool client_read(struct client *c, uint8_t *to, size_t bytes)
 {
 	while (bytes) {
 		ssize_t n = recv(c->fd, to, bytes, 0);
+		if (n < 0 && errno == EINTR)
+			continue;
 		if (n <= 0)
 			return false;
 		to += n;
@@ -117,6 +119,8 @@ static inline bool client_write(struct client *c)
 	memcpy(c->call, &mark, 4);
 	while (done < bytes + 4) {
 		ssize_t n = send(c->fd, c->call + done, bytes + 4 - done, MSG_NOSIGNAL);
+		if (n < 0 && errno == EINTR)
+			continue;
 		if (n <= 0)
 			return false;
 		done += (size_t)n;
