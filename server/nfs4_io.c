@@ -391,6 +391,7 @@ static nfsstat4 pair_begin(struct nfs4_compound *c, const stateid4 *from, const 
 	stateid4 current = c->current_stateid;
 	bool valid = c->current_stateid_valid;
 
+	*op = c->op;
 	if (c->saved.kind != NFS4_FH_FILE)
 		return NFS4ERR_WRONG_TYPE;
 	if (c->saved.export != target.export)
