@@ -13,6 +13,9 @@
  *
  * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe; of clones see check_share.c.
  *
+ * With DATA each snapshot that is kept is then walked in the same way, as it is seen: its names, links, parents and
+ * sizes must fit together too. Blocks and counts of stripes have been compared by then.
+ *
  * A file system in use changes while the walk goes on. So the faults of a walk are not reported at
  * once: if transactions came between, the walk is repeated, and what counts is what two walks in a
  * row found word for word. What was lost for good (a block without a right copy) always counts.
@@ -51,6 +54,7 @@ struct problems {
 struct check {
 	struct fs *fs;
 	bool data;
+	uint32_t snap, limit; /* the snapshot that is walked (0: none), and the highest stamp that is seen */
 	fs_check_report_fn *report;
 	fs_check_progress_fn *progress;
 	void *arg;
@@ -111,12 +115,15 @@ static void problem_addv(struct check *c, bool lost, const char *format, va_list
 {
 	struct problem *problem = calloc(1, sizeof(*problem));
 	uint64_t hash;
+	int prefix = 0;
 
 	if (!problem) {
 		c->error = -ENOMEM;
 		return;
 	}
-	vsnprintf(problem->text, sizeof(problem->text), format, args);
+	if (c->snap)
+		prefix = snprintf(problem->text, sizeof(problem->text), "snapshot %u: ", c->snap);
+	vsnprintf(problem->text + prefix, sizeof(problem->text) - (size_t)prefix, format, args);
 	hash = checksum64(problem->text, strlen(problem->text), 0);
 	if (c->now->count >= CHECK_PROBLEMS || problem_find(c->now, problem->text, hash)) {
 		free(problem);
@@ -269,7 +276,7 @@ static int check_get(struct check *c, const struct fs_key *key)
 	struct fs_key at = *key;
 	int r;
 
-	at.snap = UINT32_MAX;
+	at.snap = c->limit;
 	r = tree_prev(c->fs, &at, c->value2, sizeof(c->value2));
 	return r >= 0 && (r == 0 || at.ino != key->ino || at.type != key->type || at.off != key->off) ? -ENOENT : r;
 }
@@ -446,6 +453,10 @@ static void check_extent(struct check *c, const struct fs_key *key, size_t len, 
 		c->extent_end = c->cell_end;
 		c->data_blocks += e.count;
 	}
+	if (c->snap) {
+		read_leave(c->fs->files, phase);
+		return;
+	}
 	if (e.shared)
 		check_share(c, &(struct share_seen){SHARE_REF, 0, e.block, e.count, key->ino, e.first});
 	if (e.hole || e.shared) {
@@ -569,11 +580,13 @@ static void check_value(struct check *c, const struct fs_key *key, size_t len)
 	struct fs_key last = *key;
 	int r = 0;
 
+	if (key->snap > c->limit || (c->snap && key->ino == FS_SHARED_INO))
+		return;
 	if (key->snap > fs_stamp(c->fs))
 		problem_add(c, "inode %llu: a record has stamp %u, the last one is %u", ULL(key->ino), key->snap,
 			fs_stamp(c->fs));
 	if (fs_stamp(c->fs) > 0) {
-		last.snap = UINT32_MAX;
+		last.snap = c->limit;
 		r = tree_prev(c->fs, &last, c->value2, sizeof(c->value2));
 	}
 	if (r < 0) {
@@ -623,7 +636,7 @@ static void check_value(struct check *c, const struct fs_key *key, size_t len)
 
 static int check_walk(struct check *c)
 {
-	struct fs_key key = {0};
+	struct fs_key key = {.ino = c->snap ? 1 : 0};
 
 	check_begin(c, 0);
 	c->done = 0;
@@ -680,7 +693,7 @@ static void check_links(struct check *c)
 			problem_add(c, "inode %llu: is not what its name says", ULL(ci->ino));
 		if (ci->nlink != want)
 			problem_add(c, "inode %llu: says %u links, has %u", ULL(ci->ino), ci->nlink, want);
-		if (ci->orphan != (ci->nlink == 0))
+		if (!c->snap && ci->orphan != (ci->nlink == 0))
 			problem_add(c, "inode %llu: has %u links and is %s orphan", ULL(ci->ino), ci->nlink,
 				ci->orphan ? "an" : "no");
 		if (ci->type != FS_DIR)
@@ -692,7 +705,7 @@ static void check_links(struct check *c)
 				ULL(ci->parent), ULL(ci->named_in));
 	}
 	/* one that moved meanwhile says nothing, and two walks may agree on it by chance */
-	if (inodes != files_inode_count(c->fs) && c->counted == files_inode_count(c->fs) &&
+	if (!c->snap && inodes != files_inode_count(c->fs) && c->counted == files_inode_count(c->fs) &&
 		c->next_ino == c->fs->files->next_ino)
 		problem_add(
 			c, "%llu inodes are there, the counter says %llu", ULL(inodes), ULL(files_inode_count(c->fs)));
@@ -776,6 +789,30 @@ static void check_inodes_clear(struct check *c)
 	}
 }
 
+/* Each snapshot as it is seen. */
+static int check_snapshots(struct check *c)
+{
+	struct fs_check_result result = *c->result;
+	const char *name;
+	size_t len;
+	int r = 0;
+
+	while (r == 0 && c->data && (c->snap = snapshot_after(c->fs->files, c->snap, &name, &len)) != 0) {
+		c->limit = c->snap - 1;
+		check_inodes_clear(c);
+		r = check_walk(c);
+		/* one that was deleted meanwhile is seen by nobody */
+		if (r < 0 || !snapshot_exists(c->fs->files, c->snap))
+			continue;
+		check_links(c);
+		check_reach(c);
+	}
+	c->snap = 0;
+	c->limit = UINT32_MAX;
+	*c->result = result;
+	return r;
+}
+
 static int check_once(struct check *c)
 {
 	struct fs *fs = c->fs;
@@ -811,7 +848,8 @@ static int check_once(struct check *c)
 	check_stripes(c);
 	if (shares_compare(&c->shares, check_share_fault, c) < 0)
 		c->error = -ENOMEM;
-	return c->error;
+	r = check_snapshots(c);
+	return r < 0 ? r : c->error;
 }
 
 /* Reports what counts of the last walk; CALM: nothing changed while it went on. */
@@ -899,6 +937,7 @@ int fs_check(struct fs *fs, bool data, fs_check_report_fn *report, fs_check_prog
 	if (!c)
 		return -EAGAIN;
 	c->fs = fs;
+	c->limit = UINT32_MAX;
 	c->data = data;
 	c->report = report;
 	c->progress = progress;

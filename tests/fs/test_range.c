@@ -99,6 +99,46 @@ static void body_punch(void *arg)
 	files_test_close(t);
 }
 
+/* Birth time is kept whatever happens; the access time moves when it is behind the others (relatime), and stays. */
+static void body_times(void *arg)
+{
+	struct files_test *t = arg;
+	struct fs_setattr set = {.set = FS_SET_MODE, .mode = 0600};
+	struct fs_attr made, a, b;
+	struct fs_id id;
+	uint8_t byte;
+
+	CHECK_OK(files_test_create(t, 6));
+	CHECK_OK(t_create(t, t->root, "a", &id));
+	CHECK_OK(fs_getattr(t->fs, id, &made));
+	CHECK(made.btime.tv_sec > 0 && memcmp(&made.btime, &made.ctime, sizeof(made.btime)) == 0);
+	CHECK_OK(t_write(t, id, 0, "x", 1, FS_FILE_SYNC));
+	CHECK_OK(fs_setattr(t->fs, &op_root, id, &set, NULL, NULL));
+	CHECK_OK(t_rename(t, t->root, "a", t->root, "b"));
+	CHECK_OK(fs_snapshot_create(t->fs, "s"));
+	CHECK_OK(t_truncate(t, id, 100));
+	CHECK_OK(files_test_remount(t));
+	CHECK_OK(fs_getattr(t->fs, id, &a));
+	CHECK(memcmp(&a.btime, &made.btime, sizeof(a.btime)) == 0);
+	CHECK(a.ctime.tv_sec > made.ctime.tv_sec || a.ctime.tv_nsec != made.ctime.tv_nsec);
+	/* behind: a read moves it; then it is in front, and further reads write nothing */
+	CHECK(memcmp(&a.atime, &made.atime, sizeof(a.atime)) == 0);
+	CHECK_IS(t_read(t, id, 0, &byte, 1, NULL), 1);
+	CHECK_OK(fs_getattr(t->fs, id, &a));
+	CHECK(memcmp(&a.atime, &made.atime, sizeof(a.atime)) != 0);
+	CHECK_IS(t_read(t, id, 0, &byte, 1, NULL), 1);
+	CHECK_OK(fs_getattr(t->fs, id, &b));
+	CHECK(memcmp(&a.atime, &b.atime, sizeof(a.atime)) == 0 && b.change == a.change);
+	CHECK_OK(files_test_remount(t));
+	CHECK_OK(fs_getattr(t->fs, id, &b));
+	CHECK(memcmp(&a.atime, &b.atime, sizeof(a.atime)) == 0);
+	CHECK_OK(t_write(t, id, 0, "y", 1, FS_FILE_SYNC));
+	CHECK_IS(t_read(t, id, 0, &byte, 1, NULL), 1);
+	CHECK_OK(fs_getattr(t->fs, id, &b));
+	CHECK(memcmp(&a.atime, &b.atime, sizeof(a.atime)) != 0);
+	files_test_close(t);
+}
+
 static void body_allocate(void *arg)
 {
 	struct files_test *t = arg;
@@ -204,6 +244,11 @@ static void test_punch(void **state)
 	(void)state;
 	run(body_punch);
 }
+static void test_times(void **state)
+{
+	(void)state;
+	run(body_times);
+}
 static void test_allocate(void **state)
 {
 	(void)state;
@@ -224,6 +269,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_punch),
+		cmocka_unit_test(test_times),
 		cmocka_unit_test(test_allocate),
 		cmocka_unit_test(test_copy),
 		cmocka_unit_test(test_far),

@@ -456,6 +456,28 @@ static void keep_first(void *arg, const char *problem)
 		snprintf(first_fault, sizeof(first_fault), "%s", problem);
 }
 
+/* A field of what only the snapshot sees is changed, and put back. */
+static void spoil_old(struct files_test *t, struct fs_id id, size_t off, uint8_t value, const char *word)
+{
+	struct fs_key key = {.ino = id.ino, .type = KEY_INODE};
+	struct inode_disk was, is;
+	struct plant p = {.key = key, .val = &is, .len = sizeof(is)};
+	struct fs_check_result result;
+	unsigned n = 0;
+
+	first_fault[0] = 0;
+	CHECK_IS(tree_get(t->fs, &key, &was, sizeof(was)), sizeof(was));
+	is = was;
+	((uint8_t *)&is)[off] = value;
+	CHECK_OK(fs_transact_durable(t->fs, plant_pass, &p));
+	CHECK_OK(fs_check(t->fs, true, keep_first, NULL, &n, &result));
+	if (n == 0 || !strstr(first_fault, "snapshot 1: ") || !strstr(first_fault, word))
+		CHECK_FAILED("fault \"%s\", expected \"%s\" of the snapshot", first_fault, word);
+	is = was;
+	CHECK_OK(fs_transact_durable(t->fs, plant_pass, &p));
+	CHECK_IS(t_check(t), 0);
+}
+
 /* VAL at KEY, where nothing is: fs check says WORD. */
 static void plant(struct files_test *t, struct fs_key key, const void *val, size_t len, const char *word)
 {
@@ -519,6 +541,9 @@ static void body_faults(void *arg)
 		"wrong hash");
 	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_XATTR, .off = 1 << 16}, &xattr, 5, "makes no sense");
 	plant(t, (struct fs_key){.ino = id.ino, .type = KEY_XATTR, .off = (1 << 16) + 1}, "x", 1, "does not fit");
+	spoil_old(t, id, offsetof(struct inode_disk, nlink), 9, "says 9 links, has 1");
+	spoil_old(t, id, offsetof(struct inode_disk, blocks), 3, "blocks of data, has 512");
+	spoil_old(t, id, offsetof(struct inode_disk, generation), 1, "is not what its name says");
 	plant(t, (struct fs_key){.type = KEY_SNAPSHOT, .off = 9}, &stamp, sizeof(stamp), "snapshot 9 makes no sense");
 	plant(t, (struct fs_key){.ino = id.ino + 50, .type = KEY_SYMLINK}, "x", 1, "has values but no inode");
 	for (unsigned i = 0; i < sizeof(dumps) / sizeof(dumps[0]); i++) {
