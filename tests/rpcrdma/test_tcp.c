@@ -510,7 +510,10 @@ static void test_shares(void **state)
 		for (uint32_t k = 0; k < CALLS; k++)
 			send_words(slow[i], k + 1, P_READ, 2, MIB, k);
 	}
-	usleep(300000);
+	for (uint32_t before = UINT32_MAX; before != atomic_load(&reads);) { /* until none of them gets more */
+		before = atomic_load(&reads);
+		usleep(300000);
+	}
 	assert_true(others_take() < 1500 * NSEC_PER_MSEC + 20 * alone);
 	/* and they get all of it when they do read */
 	for (uint32_t k = 0; k < CALLS; k++)
