@@ -163,9 +163,21 @@ static bool evict_one(struct fs *fs)
 	return false;
 }
 
-int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect)
+/* After -ETIMEDOUT another buffer. */
+static bool node_read_again(int rc, unsigned *times, struct buf **buf, struct slice *to)
 {
-	struct slice to = {buf, 0, TREE_NODE_BYTES};
+	if (!read_again(rc, times))
+		return false;
+	buf_renew(buf, false);
+	to->buf = *buf;
+	return true;
+}
+
+int cache_read(struct fs *fs, struct buf **buf, const struct image_expect *expect)
+{
+	struct slice to = {*buf, 0, TREE_NODE_BYTES};
+	unsigned times = 0;
+	int rc;
 	const struct volume_geometry *g = &fs->geometry;
 	uint64_t blocks = volume_stripe_blocks(g) * g->stripes;
 
@@ -174,8 +186,10 @@ int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect
 			(unsigned long long)expect->block);
 		return -EIO;
 	}
-	int rc = volume_read(fs->volume, expect->block, &to, 1);
-	const char *wrong = rc ? "cannot be read" : image_verify(buf->data, expect);
+	do {
+		rc = volume_read(fs->volume, expect->block, &to, 1);
+	} while (node_read_again(rc, &times, buf, &to));
+	const char *wrong = rc ? "cannot be read" : image_verify(to.buf->data, expect);
 	if (!wrong) {
 		if (!fs->read_only)
 			volume_verified(fs->volume, expect->block, &to, 1);
@@ -184,10 +198,12 @@ int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect
 	log_warning("fs", "tree node %s block=%llu", wrong, (unsigned long long)expect->block);
 	fs->tree.checksum_errors++;
 	for (unsigned attempt = 0; attempt < REREAD_MAX; attempt++) {
-		rc = volume_reread(fs->volume, expect->block, attempt, &to);
-		if (rc == -ENOENT)
+		do {
+			rc = volume_reread(fs->volume, expect->block, attempt, &to);
+		} while (node_read_again(rc, &times, buf, &to));
+		if (rc == -ENOENT || rc == -ETIMEDOUT)
 			break;
-		if (rc || image_verify(buf->data, expect))
+		if (rc || image_verify(to.buf->data, expect))
 			continue;
 		fs->tree.checksum_repairs++;
 		if (!fs->read_only)
@@ -259,7 +275,7 @@ int cache_load_child(struct fs *fs, struct node *parent, unsigned slot, const st
 		n->child = cache_array_new(fs);
 	if (!rc) {
 		n->buf = node_buf(fs);
-		rc = cache_read(fs, n->buf, expect);
+		rc = cache_read(fs, &n->buf, expect);
 	}
 	if (rc) {
 		parent = n->parent;
@@ -292,7 +308,7 @@ int cache_load_root(struct fs *fs, uint64_t block, uint64_t generation, unsigned
 	n->block = block;
 	n->generation = generation;
 	n->buf = node_buf(fs);
-	int rc = cache_read(fs, n->buf, &expect);
+	int rc = cache_read(fs, &n->buf, &expect);
 	if (!rc && level && !t->array_count)
 		rc = array_put_new(t);
 	if (rc) {

@@ -412,7 +412,7 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 	struct fs_files *files = c->fs->files;
 	struct slice to[CHECK_BUFS];
 	uint64_t wrong = files->checksum_errors;
-	unsigned n = 0;
+	unsigned n = 0, times = 0;
 	int r;
 
 	for (uint32_t done = 0; done < e->count && n < CHECK_BUFS; n++) {
@@ -421,7 +421,13 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 		to[n] = (struct slice){c->buf[n], 0, part * BLOCK_BYTES};
 		done += part;
 	}
-	r = blocks_read_verified(c->fs, ino, e->first, e->block, e->count, c->sums, to, n);
+	while (read_again(r = blocks_read_verified(c->fs, ino, e->first, e->block, e->count, c->sums, to, n), &times))
+		for (unsigned i = 0; i < n; i++) {
+			/* no wait inside of a read section */
+			if (!buf_renew(&c->buf[i], true))
+				times = ~0u;
+			to[i].buf = c->buf[i];
+		}
 	read_leave(files, phase);
 	if (r < 0 && ino == FS_SHARED_INO)
 		check_share(c, &(struct share_seen){SHARE_LOST, 0, e->first, e->count, 0, 0});

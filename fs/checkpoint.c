@@ -279,10 +279,19 @@ static int clean_stripe(struct fs *fs, uint64_t stripe)
 
 	for (size_t i = 0; !rc && i < run_nodes(fs, &all); i++) {
 		struct image_expect expect = {.uuid = &fs->uuid, .block = run_block(fs, &all, i), .level = -1};
+		unsigned times = 0;
+		while (read_again(rc = volume_read(fs->volume, expect.block, &to, 1), &times)) {
+			buf_renew(&buf, false);
+			to.buf = buf;
+		}
+		if (rc == -ETIMEDOUT)
+			break; /* the buffer is not ours any more: the next checkpoint may try again */
 		/* what does not verify is no node that the tree would find there: a hole, or damaged and left to its
 		 * reader */
-		if (volume_read(fs->volume, expect.block, &to, 1) || image_verify(buf->data, &expect))
+		if (rc || image_verify(buf->data, &expect)) {
+			rc = 0;
 			continue;
+		}
 		struct pkey key = {{0}};
 		if (image_count(buf->data))
 			key = image_key(buf->data, 0);

@@ -331,7 +331,7 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int6
 	uint64_t victim[VICTIMS];
 	uint32_t all = fs->space.stripe_blocks,
 		 most = space_urgent(fs) ? all - all / 32 - fs->geometry.k : all - all / 4;
-	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), done = 0;
+	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), done = 0, times = 0;
 	int rc = 0;
 
 	*emptied = 0;
@@ -347,6 +347,15 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int6
 		if (!r->limit)
 			break;
 		rc = collect_and_read(r, victim, n, &done);
+		if (read_again(rc, &times)) {
+			/* from the begin, with other memory */
+			for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
+				buf_renew(&r->buf[i], false);
+			r->items = done = 0;
+			r->stripe = UINT64_MAX;
+			rc = 0;
+			continue;
+		}
 		if (!rc)
 			rc = items_move(r);
 	}

@@ -340,6 +340,15 @@ void scratch_put(struct fs_files *files, struct buf *buf)
 		buf_put(buf);
 }
 
+void scratch_renew(struct fs_files *files, struct buf **buf)
+{
+	bool last = *buf == files->scratch;
+
+	buf_renew(buf, false);
+	if (last)
+		files->scratch = *buf;
+}
+
 static void record_fill_from(struct block_record *rec, struct buf *from, uint32_t off)
 {
 	struct slice slice = {rec->buf, rec->off, BLOCK_BYTES};
@@ -353,6 +362,7 @@ static void record_fill_from(struct block_record *rec, struct buf *from, uint32_
 int record_fill(struct fs *fs, struct inode *inode, uint64_t block)
 {
 	struct buf *buf = NULL;
+	unsigned times = 0;
 	int r = 0;
 
 	for (;;) {
@@ -372,6 +382,10 @@ int record_fill(struct fs *fs, struct inode *inode, uint64_t block)
 			continue;
 		}
 		r = block_read(fs, inode, block, buf, 0, &hole);
+		if (read_again(r, &times)) {
+			scratch_renew(fs->files, &buf);
+			continue;
+		}
 		if (r < 0)
 			break;
 		/* no other write may have been flushed meanwhile: then what was read is too old */

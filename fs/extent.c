@@ -13,7 +13,8 @@
  * the old one to drain.
  *
  * A block whose checksum does not match is read again in every way the array knows; the first
- * content that matches goes back to the drive. If none does, the read is -EIO.
+ * content that matches goes back to the drive. If none does, the read is -EIO. It is -ETIMEDOUT when a drive
+ * keeps the memory: whoever gave it takes other memory and comes again (read_again()).
  */
 #include "fs/inode_internal.h"
 
@@ -155,6 +156,8 @@ static int block_recover(
 	__atomic_fetch_add(&files->checksum_errors, 1, __ATOMIC_RELAXED); /* reads run on all reactors */
 	for (unsigned attempt = 0; attempt < REREAD_ATTEMPTS; attempt++) {
 		r = volume_reread(fs->volume, phys, attempt, to);
+		if (r == -ETIMEDOUT)
+			return r;
 		if (r == -ENOENT)
 			break;
 		if (r < 0 || checksum32(slice_data(to), BLOCK_BYTES) != sum)

@@ -185,7 +185,7 @@ void cache_node_dead(struct fs *fs, struct node *n);
 int cache_load_child(struct fs *fs, struct node *parent, unsigned slot, const struct image_expect *expect); /* waits */
 int cache_load_root(struct fs *fs, uint64_t block, uint64_t generation, unsigned level);
 /* Reads and verifies a node, tries all ways, repairs. */
-int cache_read(struct fs *fs, struct buf *buf, const struct image_expect *expect);
+int cache_read(struct fs *fs, struct buf **buf, const struct image_expect *expect);
 void cache_use(struct fs *fs, struct node *leaf);
 void cache_trim(struct fs *fs);
 struct node **cache_array_new(struct fs *fs);
@@ -464,6 +464,26 @@ void repair_log_skip(struct fs *fs, uint64_t sequence, int error); /* told */
 int root_write(struct fs *fs, bool clean);
 /* Ends all changes: what is in memory goes no further. RC negative. No wait. */
 void fs_fail(struct fs *fs, int rc, const char *what);
+
+/*
+ * A read was -ETIMEDOUT: a drive may write into its memory at any time, and keeps it for that. True when it is to be
+ * done again, with other memory (buf_renew()); *TIMES begins with 0, and there is an end to it.
+ */
+static inline bool read_again(int rc, unsigned *times)
+{
+	return rc == -ETIMEDOUT && (*times)++ < 4;
+}
+/* Another buffer of its size for *BUF. Waits; with TRY it does not, and false means that there is none now. */
+static inline bool buf_renew(struct buf **buf, bool try)
+{
+	struct buf *other = try ? buf_try_alloc((*buf)->size) : buf_alloc((*buf)->size);
+
+	if (!other)
+		return false;
+	buf_put(*buf);
+	*buf = other;
+	return true;
+}
 
 /* For the upper half. */
 uint64_t fs_change_next(struct fs *fs); /* next value of the change attribute. No wait */

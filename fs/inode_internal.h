@@ -209,6 +209,7 @@ bool record_complete(const struct block_record *rec); /* holds all bytes of its 
 int record_fill(struct fs *fs, struct inode *inode, uint64_t block);
 struct buf *scratch_get(struct fs_files *files); /* waits, but never for memory */
 void scratch_put(struct fs_files *files, struct buf *buf);
+void scratch_renew(struct fs_files *files, struct buf **buf); /* after a read that was -ETIMEDOUT. Waits */
 /* Block BLOCK as the tree (not memory) has it, zeros in a hole. Waits. */
 int block_read(struct fs *fs, struct inode *inode, uint64_t block, struct buf *to, uint32_t off, bool *hole);
 /* Drops dirty records from block FROM on. No wait; the caller is exclusive. */

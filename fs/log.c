@@ -354,6 +354,16 @@ static bool header_verify(struct fs *fs, uint8_t *block, uint64_t position, uint
 	       blocks_of(le32_get(h->bytes)) == blocks && header_checksum(block) == le64_get(h->checksum);
 }
 
+/* One copy of BLOCKS blocks. What a drive did not answer in time counts as missing, and the memory is another then. */
+static int copy_read(struct fs *fs, unsigned copy, uint64_t position, struct buf **buf, uint32_t blocks)
+{
+	int rc = log_io(fs, false, copy, position, buf, blocks);
+
+	for (uint32_t i = 0; rc == -ETIMEDOUT && i * LOG_BUF_BYTES < blocks * BLOCK_BYTES; i++)
+		buf_renew(&buf[i], false);
+	return rc;
+}
+
 /*
  * Puts together the batch at POSITION from the copies, block by block, in BUF; SPARE is for reading.
  * False when the copies do not hold all of it. *BAD: some copy that can be read is not as it should
@@ -368,7 +378,7 @@ static bool batch_find(
 
 	*bad = false;
 	for (unsigned copy = 0; copy < copies && (all || !have[0]); copy++) {
-		if (log_io(fs, false, copy, position, spare, 1))
+		if (copy_read(fs, copy, position, spare, 1))
 			continue;
 		if (!header_verify(fs, spare[0]->data, position, chain)) {
 			*bad = true;
@@ -384,14 +394,13 @@ static bool batch_find(
 	uint32_t blocks = le32_get(h->blocks), missing = blocks - 1;
 	for (unsigned copy = 0; copy < copies && blocks > 1 && (all || missing); copy++) {
 		/* a copy's blocks lie on several members: one that is missing hides its own only */
-		bool whole = log_io(fs, false, copy, position, spare, blocks) == 0;
+		bool whole = copy_read(fs, copy, position, spare, blocks) == 0;
 		for (uint32_t i = 1; i < blocks; i++) {
 			uint8_t *block = batch_block(spare, i);
 			if (!whole) {
-				struct buf *one = spare[0];
-				if (log_io(fs, false, copy, position + i, &one, 1))
+				if (copy_read(fs, copy, position + i, spare, 1))
 					continue;
-				block = one->data;
+				block = spare[0]->data;
 			}
 			if (checksum32(block, BLOCK_BYTES) != le32_get(h->sum[i - 1])) {
 				*bad = true;
@@ -530,7 +539,7 @@ bool log_goes_on(struct fs *fs)
 		if (blocks > log->head + scan - at)
 			blocks = (uint32_t)(log->head + scan - at);
 		for (unsigned copy = 0; copy < fs->geometry.log_copies && found < 2; copy++) {
-			if (log_io(fs, false, copy, at, buf, blocks))
+			if (copy_read(fs, copy, at, buf, blocks))
 				continue;
 			for (uint32_t i = 0; i < blocks; i++) {
 				const struct batch_disk *h = (const struct batch_disk *)(void *)batch_block(buf, i);

@@ -101,7 +101,13 @@ static int root_read(struct volume *volume, struct root_disk *best, struct error
 
 	for (unsigned copy = 0; copy < g->log_copies; copy++) {
 		for (unsigned slot = 0; slot < FS_ROOT_SLOTS; slot++) {
-			if (slot >= g->log_blocks || volume_log_read(volume, slot, copy, &to, 1)) {
+			int rc = slot >= g->log_blocks ? -EIO : volume_log_read(volume, slot, copy, &to, 1);
+			if (rc == -ETIMEDOUT) {
+				buf_renew(&buf, false); /* other copies are read into another one */
+				to.buf = buf;
+				r = (const struct root_disk *)(const void *)buf->data;
+			}
+			if (rc) {
 				unreadable++;
 				continue;
 			}

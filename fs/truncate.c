@@ -139,6 +139,7 @@ static int size_tail(struct fs *fs, struct size_call *c, struct row_run *run)
 	uint64_t size = c->set->size, block = size / BLOCK_BYTES;
 	uint32_t cut = (uint32_t)(size % BLOCK_BYTES);
 	struct slice slice = {NULL, 0, BLOCK_BYTES};
+	unsigned times = 0;
 	bool hole;
 	int r;
 
@@ -146,7 +147,8 @@ static int size_tail(struct fs *fs, struct size_call *c, struct row_run *run)
 	if (cut == 0 || size >= c->inode->attr.size)
 		return 0;
 	slice.buf = scratch_get(fs->files);
-	r = block_read(fs, c->inode, block, slice.buf, 0, &hole);
+	while (read_again(r = block_read(fs, c->inode, block, slice.buf, 0, &hole), &times))
+		scratch_renew(fs->files, &slice.buf);
 	if (r == 0 && !hole && memcmp(slice.buf->data + cut, buf_zero()->data, BLOCK_BYTES - cut) != 0) {
 		memset(slice.buf->data + cut, 0, BLOCK_BYTES - cut);
 		c->tail_sum = checksum32(slice.buf->data, BLOCK_BYTES);
