@@ -15,10 +15,11 @@
 
 #define FS_FORMAT_VERSION 1u
 /* Features that a reader must know to read at all, to write, or not at all. */
-#define FS_INCOMPAT_SNAPSHOTS 1u		  /* keys of inodes may have versions */
-#define FS_INCOMPAT_CLONES 2u			  /* extents may refer to shared ones */
-#define FS_INCOMPAT_SUMMARIES 0x10u		  /* KEY_SUMMARY may have several runs */
-#define FS_INCOMPAT_WRITTEN FS_INCOMPAT_SUMMARIES /* set by every mount that writes */
+#define FS_INCOMPAT_SNAPSHOTS 1u					     /* keys of inodes may have versions */
+#define FS_INCOMPAT_CLONES 2u						     /* extents may refer to shared ones */
+#define FS_INCOMPAT_SUMMARIES 0x10u					     /* KEY_SUMMARY may have several runs */
+#define FS_INCOMPAT_LOG_PACKED 0x20u					     /* batches of the log may be packed */
+#define FS_INCOMPAT_WRITTEN (FS_INCOMPAT_SUMMARIES | FS_INCOMPAT_LOG_PACKED) /* set by every mount that writes */
 #define FS_INCOMPAT_KNOWN (FS_INCOMPAT_SNAPSHOTS | FS_INCOMPAT_CLONES | FS_INCOMPAT_WRITTEN)
 #define FS_RO_COMPAT_KNOWN 0u
 
@@ -116,11 +117,11 @@ struct batch_disk {
 	le64 chain;    /* checksum of the batch before */
 	le64 mounts;   /* of the root record in force */
 	le64 sequence; /* of the first record */
-	le32 bytes;    /* of header and records; the rest is zero */
+	le32 bytes;    /* of header and records, before packing; the rest is zero */
 	le32 records;
 	le32 sum[LOG_BATCH_BLOCKS -
 		 1]; /* checksum32() of the blocks after the first: each may come from another copy */
-	le32 zero;
+	le32 packed; /* bytes behind the header, a deflate stream of the records; 0: these are as they are */
 };
 _Static_assert(sizeof(struct batch_disk) == 584, "batch_disk");
 

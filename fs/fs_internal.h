@@ -278,6 +278,7 @@ struct log {
 	unsigned writers;
 	struct wait_queue work, room, idle_wait;
 	uint64_t bytes;
+	struct log_packer *packer;
 };
 int log_init(struct fs *fs);
 void log_fini(struct fs *fs);
@@ -294,6 +295,16 @@ uint64_t log_used(const struct fs *fs); /* blocks, with what gathers */
 /* After a replay: are there batches behind its end that prove it to be a hole in what was durable? */
 bool log_goes_on(struct fs *fs);
 int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *records, struct error *err);
+
+/* log_pack.c. No wait. BYTES at FROM of the slices: packed in place; how many these are then, 0: more than MOST. */
+struct log_packer *log_packer_new(void); /* NULL: no memory */
+void log_packer_free(struct log_packer *p);
+uint32_t log_pack(
+	struct log_packer *p, const struct slice *v, unsigned n, uint32_t from, uint32_t bytes, uint32_t most);
+/* The way back: BYTES of PACKED ones at FROM (0: they are plain). Valid until the next call; NULL: it makes no sense.
+ */
+const uint8_t *log_unpack(
+	struct log_packer *p, const struct slice *v, unsigned n, uint32_t from, uint32_t packed, uint32_t bytes);
 
 /* ------------------------------------------------------------------------------------------------
  * space.c

@@ -69,7 +69,8 @@ int log_init(struct fs *fs)
 		list_push_back(&log->idle, &b->node);
 	}
 	log->gather = container_of(list_pop_front(&log->idle), struct log_batch, node);
-	return 0;
+	log->packer = log_packer_new();
+	return log->packer ? 0 : -ENOMEM;
 }
 
 void log_fini(struct fs *fs)
@@ -77,6 +78,7 @@ void log_fini(struct fs *fs)
 	for (unsigned i = 0; i <= LOG_WRITERS; i++)
 		for (unsigned j = 0; j < LOG_BUFS; j++)
 			buf_put(fs->log.batch[i].buf[j]);
+	log_packer_free(fs->log.packer);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -216,17 +218,36 @@ static uint64_t header_checksum(uint8_t *block)
 	return sum;
 }
 
+static void batch_slices(struct buf *const *buf, struct slice v[LOG_BUFS])
+{
+	for (unsigned i = 0; i < LOG_BUFS; i++)
+		v[i] = (struct slice){buf[i], 0, LOG_BUF_BYTES};
+}
+
+/* Packs the records if that saves a block: how many bytes they are then, else 0. */
+static uint32_t batch_pack(struct fs *fs, struct log_batch *b)
+{
+	const uint32_t head = sizeof(struct batch_disk), blocks = blocks_of(b->bytes);
+	struct slice v[LOG_BUFS];
+
+	if (blocks < 2)
+		return 0;
+	batch_slices(b->buf, v);
+	return log_pack(fs->log.packer, v, LOG_BUFS, head, b->bytes - head, (blocks - 1) * BLOCK_BYTES - head);
+}
+
 /* Takes what gathered; the next batch gathers from here on. No wait. */
 static struct log_batch *batch_take(struct fs *fs)
 {
 	struct log *log = &fs->log;
 	struct log_batch *b = log->gather;
-	uint32_t rest = b->bytes % BLOCK_BYTES;
+	uint32_t packed = batch_pack(fs, b), end = packed ? packed + (uint32_t)sizeof(struct batch_disk) : b->bytes;
+	uint32_t rest = end % BLOCK_BYTES;
 	struct batch_disk *h = (struct batch_disk *)(void *)b->buf[0]->data;
 
 	if (rest)
-		memset(b->buf[b->bytes / LOG_BUF_BYTES]->data + b->bytes % LOG_BUF_BYTES, 0, BLOCK_BYTES - rest);
-	b->blocks = blocks_of(b->bytes);
+		memset(b->buf[end / LOG_BUF_BYTES]->data + end % LOG_BUF_BYTES, 0, BLOCK_BYTES - rest);
+	b->blocks = blocks_of(end);
 	b->position = log->head;
 	*h = (struct batch_disk){.magic = le32_put(LOG_MAGIC),
 		.blocks = le32_put(b->blocks),
@@ -236,7 +257,8 @@ static struct log_batch *batch_take(struct fs *fs)
 		.mounts = le64_put(fs->mounts),
 		.sequence = le64_put(b->first_sequence),
 		.bytes = le32_put(b->bytes),
-		.records = le32_put(b->records)};
+		.records = le32_put(b->records),
+		.packed = le32_put(packed)};
 	for (uint32_t i = 1; i < b->blocks; i++)
 		h->sum[i - 1] = le32_put(checksum32(batch_block(b->buf, i), BLOCK_BYTES));
 	log->chain = header_checksum(b->buf[0]->data);
@@ -346,12 +368,14 @@ void log_stop(struct fs *fs)
 static bool header_verify(struct fs *fs, uint8_t *block, uint64_t position, uint64_t chain)
 {
 	const struct batch_disk *h = (const struct batch_disk *)(void *)block;
-	uint32_t blocks = le32_get(h->blocks);
+	uint32_t blocks = le32_get(h->blocks), packed = le32_get(h->packed), bytes = le32_get(h->bytes);
+	uint64_t end = packed ? sizeof(*h) + (uint64_t)packed : bytes;
 
 	return le32_get(h->magic) == LOG_MAGIC && !memcmp(&h->uuid, &fs->uuid, sizeof(h->uuid)) &&
 	       le64_get(h->position) == position && le64_get(h->chain) == chain && blocks > 0 &&
-	       blocks <= LOG_BATCH_BLOCKS && blocks <= fs->log.capacity && le32_get(h->bytes) >= sizeof(*h) &&
-	       blocks_of(le32_get(h->bytes)) == blocks && header_checksum(block) == le64_get(h->checksum);
+	       blocks <= LOG_BATCH_BLOCKS && blocks <= fs->log.capacity && bytes >= sizeof(*h) &&
+	       bytes <= LOG_BATCH_BLOCKS * BLOCK_BYTES && blocks_of(end) == blocks &&
+	       header_checksum(block) == le64_get(h->checksum);
 }
 
 /* One copy of BLOCKS blocks. What a drive did not answer in time counts as missing, and the memory is another then. */
@@ -434,31 +458,33 @@ static int replay_record(struct fs *fs, const uint8_t *record, uint32_t bytes)
 	return rc;
 }
 
-/* The batch lies in BUF. FLAT has room for one record. */
-static int replay_batch(
-	struct fs *fs, struct buf **buf, uint64_t checkpoint, uint64_t skip, uint8_t *flat, uint64_t *records)
+/* The batch lies in BUF. */
+static int replay_batch(struct fs *fs, struct buf **buf, uint64_t checkpoint, uint64_t skip, uint64_t *records)
 {
 	const struct batch_disk *h = (const struct batch_disk *)(void *)buf[0]->data;
-	uint32_t bytes = le32_get(h->bytes), at = sizeof(*h);
+	uint32_t left = le32_get(h->bytes) - (uint32_t)sizeof(*h), count = le32_get(h->records);
 	uint64_t sequence = le64_get(h->sequence);
+	struct slice v[LOG_BUFS];
 
-	for (uint32_t i = 0; i < le32_get(h->records); i++, sequence++) {
+	batch_slices(buf, v);
+	const uint8_t *at = log_unpack(fs->log.packer, v, LOG_BUFS, sizeof(*h), le32_get(h->packed), left);
+	if (!at)
+		return -EIO;
+	for (uint32_t i = 0; i < count; i++, sequence++) {
 		struct record_disk r;
-		struct slice v[LOG_BUFS];
-		for (unsigned j = 0; j < LOG_BUFS; j++)
-			v[j] = (struct slice){buf[j], 0, LOG_BUF_BYTES};
-		if (bytes - at < sizeof(r))
+		if (left < sizeof(r))
 			return -EIO;
-		slices_copy_out(v, LOG_BUFS, at, &r, sizeof(r));
+		memcpy(&r, at, sizeof(r));
 		uint32_t len = le32_get(r.bytes);
-		if (len < sizeof(r) || len > bytes - at || le64_get(r.sequence) != sequence)
+		if (len < sizeof(r) || len > left || le64_get(r.sequence) != sequence)
 			return -EIO;
-		slices_copy_out(v, LOG_BUFS, at, flat, len);
-		at += len;
 		fs->log.sequence = sequence;
+		const uint8_t *record = at;
+		at += len;
+		left -= len;
 		if (sequence <= skip || le64_get(r.checkpoint) > checkpoint)
 			continue;
-		int rc = replay_record(fs, flat, len);
+		int rc = replay_record(fs, record, len);
 		if (rc && rc != -ENOMEM && fs->repair) {
 			repair_log_skip(fs, sequence, rc);
 			continue;
@@ -467,7 +493,7 @@ static int replay_batch(
 			return rc;
 		*records += le64_get(r.checkpoint) == 0;
 	}
-	return at == bytes ? 0 : -EIO;
+	return left ? -EIO : 0;
 }
 
 int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *records, struct error *err)
@@ -475,8 +501,7 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 	struct log *log = &fs->log;
 	struct buf *buf[2][LOG_BUFS];
 	uint64_t skip = log->sequence, repaired = 0;
-	uint8_t *flat = malloc(LOG_BATCH_BLOCKS * BLOCK_BYTES);
-	int rc = flat ? 0 : -ENOMEM;
+	int rc = 0;
 
 	for (unsigned i = 0; i < 2 * LOG_BUFS; i++)
 		buf[i / LOG_BUFS][i % LOG_BUFS] = buf_alloc(LOG_BUF_BYTES);
@@ -497,7 +522,7 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 			}
 			repaired++;
 		}
-		rc = replay_batch(fs, buf[0], checkpoint, skip, flat, records);
+		rc = replay_batch(fs, buf[0], checkpoint, skip, records);
 		if (rc) {
 			error_set(err, rc, "cannot replay the log at position %llu", (unsigned long long)log->head);
 			break;
@@ -512,7 +537,6 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 		log_info("fs", "log copies made equal batches=%llu", (unsigned long long)repaired);
 	for (unsigned i = 0; i < 2 * LOG_BUFS; i++)
 		buf_put(buf[i / LOG_BUFS][i % LOG_BUFS]);
-	free(flat);
 	return rc;
 }
 
