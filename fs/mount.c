@@ -401,6 +401,9 @@ static int fs_recover(struct fs *fs, const struct root_disk *r, struct error *er
 			"%s: the log is damaged: what was acknowledged after transaction %" PRIu64
 			" cannot be read; a read-only mount shows what there is",
 			name, fs->log.sequence);
+	/* what was dropped before the stop was free then, and checkpoints count on as much */
+	if (!fs->read_only)
+		space_release_dropped(fs);
 	c->log_needed = fs->log.sequence;
 	if (fs->replayed)
 		clean = false;

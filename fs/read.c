@@ -22,7 +22,6 @@
 #define READ_BLOCKS_MAX 257u /* 1 MiB at any offset */
 #define READ_FIBERS 8u	     /* that read runs of one request side by side */
 #define READ_NOW_BLOCKS 4u
-#define READ_AGAIN 4u
 #define BUF_BLOCKS (BUF_MAX / BLOCK_BYTES)
 #define ATIME_MAX_AGE ((int64_t)(24 * 3600 * NSEC_PER_SEC))
 
@@ -593,12 +592,6 @@ static void read_end(void *arg)
 	free(arg);
 }
 
-/* A drive may still write to the buffers of a read that it did not answer in time: the next try has others. */
-static bool read_again(int r, unsigned *timeouts)
-{
-	return r == -ENOBUFS || (r == -ETIMEDOUT && ++*timeouts < READ_AGAIN);
-}
-
 static int read_run(struct fs *fs, struct read_call *c)
 {
 	uint32_t count = *c->count;
@@ -616,7 +609,7 @@ static int read_run(struct fs *fs, struct read_call *c)
 			return 0;
 		slices_put(c->out, *c->n);
 		*c->n = 0;
-		if (!read_again(r, &timeouts))
+		if (r != -ENOBUFS && !read_again(r, &timeouts))
 			return r;
 		if (c->bufs > 0)
 			files_call(fs, read_give_up, c);
