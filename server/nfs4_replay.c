@@ -110,8 +110,7 @@ static const struct fs_reply *known_find(const struct nfs4_compound *c, uint32_t
 void nfs4_mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args)
 {
 	c->slot_id = args->sa_slotid;
-	c->mark = (struct fs_reply){
-		.client = checksum64(args->sa_sessionid, NFS4_SESSIONID_SIZE, 3), .xid = args->sa_sequenceid};
+	c->mark = (struct fs_reply){.client = nfs4_session_hash(args->sa_sessionid), .xid = args->sa_sequenceid};
 }
 
 bool nfs4_replay_begin(struct nfs4_compound *c, const SEQUENCE4args *args)

@@ -150,15 +150,18 @@ void nfs4_session_put(struct nfs4_session *session)
 	free(session);
 }
 
-static uint64_t session_hash(const uint8_t *id)
+uint64_t nfs4_session_hash(const uint8_t *id)
 {
-	return checksum64(id, NFS4_SESSIONID_SIZE, 2);
+	uint64_t word[2];
+
+	memcpy(word, id, sizeof(word));
+	return hash_u64(hash_u64(word[0]) ^ word[1]);
 }
 
 /* Tables locked; no reference. */
 static struct nfs4_session *session_lookup(const uint8_t *id)
 {
-	htable_foreach_hash (n, &t->sessions, session_hash(id)) {
+	htable_foreach_hash (n, &t->sessions, nfs4_session_hash(id)) {
 		struct nfs4_session *session = container_of(n, struct nfs4_session, by_id);
 		if (!memcmp(session->id, id, NFS4_SESSIONID_SIZE))
 			return session;
@@ -272,7 +275,7 @@ static struct nfs4_session *session_new(struct nfs4_compound *c, struct nfs4_cli
 	session->cb_slots = back->ca_maxrequests;
 	cb_cred_set(session, args->csa_sec_parms.item, args->csa_sec_parms.count);
 	list_init(&session->backs);
-	htable_insert(&t->sessions, &session->by_id, session_hash(session->id));
+	htable_insert(&t->sessions, &session->by_id, nfs4_session_hash(session->id));
 	list_push_back(&client->sessions, &session->in_client);
 	return session;
 }

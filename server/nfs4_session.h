@@ -109,6 +109,8 @@ struct nfs4_client *nfs4_owner_lookup(const uint8_t *owner, uint32_t len, bool c
 /* Tables locked: takes the session out of them; its reference is the caller's to put, after unlocking. */
 void nfs4_session_unlink(struct nfs4_session *session);
 void nfs4_session_put(struct nfs4_session *session);
+/* Of a session id: the server has made it, of numbers that are its own. The same after a restart. */
+uint64_t nfs4_session_hash(const uint8_t *id);
 /* Tables locked. Makes the connection of REQ one of the session's backchannel. False: no memory, or it is closed. */
 bool nfs4_back_bind(struct nfs4_session *session, struct rpc_link *link);
 void nfs4_back_unlink(struct nfs4_back *back); /* tables locked; frees it */
