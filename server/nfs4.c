@@ -254,7 +254,10 @@ static nfsstat4 room_check(struct nfs4_compound *c, const struct nfs4_op *op)
 	/* what READ returns is no part of the head: it takes what room the transport has */
 	if (op->run == nfs4_op_read || op->run == nfs4_op_read_plus)
 		need = op->result_max + (op->run == nfs4_op_read_plus ? NFS4_READ_PLUS_HEADS : 0);
-	if (rpc_reply_room(c->req) < need + OP_LEAST || rpc_reply_grow(c->req, (uint32_t)need + OP_LEAST))
+	need += OP_LEAST;
+	if (!c->payload_bytes && xdr_out_room(&c->req->out, need)) /* no payload in line takes of the room */
+		return NFS4_OK;
+	if (rpc_reply_room(c->req) < need || rpc_reply_grow(c->req, (uint32_t)need))
 		return NFS4ERR_REP_TOO_BIG;
 	return NFS4_OK;
 }
@@ -341,7 +344,7 @@ static nfsstat4 op_step(struct nfs4_compound *c)
 	unsigned metric = op == &op_illegal ? OP_REMOVEXATTR + 1 : c->opnum;
 	size_t at = (size_t)(out->p - out->base);
 
-	if (rpc_reply_grow(c->req, OP_LEAST)) /* cannot be: it was reserved */
+	if (!xdr_out_room(out, OP_LEAST) && rpc_reply_grow(c->req, OP_LEAST)) /* cannot be: it was reserved */
 		return NFS4ERR_RESOURCE;
 	xdr_lay_u32(out, op == &op_illegal ? (uint32_t)OP_ILLEGAL : c->opnum);
 	xdr_lay_u32(out, NFS4_OK);
@@ -400,11 +403,14 @@ static int compound_run(struct nfs4_compound *c, const struct xdr_opaque *tag)
 
 static int compound(struct rpc_request *req)
 {
-	struct nfs4_compound c = {.req = req};
+	struct nfs4_compound c;
 	COMPOUND4args_head head;
 
 	if (!xdr_decode_COMPOUND4args_head(&req->in, &head) || head.tag.len > NFS4_OPAQUE_LIMIT)
 		return RPC_GARBAGE_ARGS;
+	memset(&c, 0, offsetof(struct nfs4_compound, current));
+	c.current.kind = c.saved.kind = NFS4_FH_NONE;
+	c.req = req;
 	c.exports = exports_get();
 	if (!c.exports)
 		return RPC_DROP; /* the server is stopping or has just begun */

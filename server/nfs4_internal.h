@@ -73,9 +73,8 @@ struct nfs4_compound {
 	uint32_t op_index, op_count; /* position in the compound */
 	uint32_t opnum;
 	struct exports *exports; /* held until the end */
-	struct nfs4_fh current, saved;
-	struct fs_op op; /* for operations on the current filehandle; cred is current.cred */
-	struct fs_reply mark; /* session and sequence, for changes that must not be done twice (nfs4_replay.c) */
+	struct fs_op op;	 /* for operations on the current filehandle; cred is current.cred */
+	struct fs_reply mark;	 /* session and sequence, for changes that must not be done twice (nfs4_replay.c) */
 	uint32_t slot_id;
 	bool replay; /* of an earlier life's session */
 	/* The current stateid (RFC 8881 16.2.3.1.2) goes with the filehandle: nfs4_fh_changed() forgets it. */
@@ -93,6 +92,8 @@ struct nfs4_compound {
 	bool uncached;		/* a retry whose reply was not kept: the next operation says so */
 	bool replayed;		/* the reply was told again: nothing more to do */
 	bool drop;		/* the connection is lost: no reply */
+	/* Last, and not cleared at the beginning but for their kind: they are large. */
+	struct nfs4_fh current, saved;
 };
 
 #define NFS4_OP_FH 1u	      /* needs a current filehandle */
@@ -300,9 +301,9 @@ uint32_t nfs4_listxattrs_more(struct nfs4_compound *c);
 #define NFS4_READ_PLUS_HEADS (NFS4_READ_PLUS_SEGMENTS * 20u)
 
 /*
- * Changes that were made before a restart (nfs4_replay.c). SEQUENCE notes what it is in the compound's mark; in an unknown
- * session nfs4_replay_begin() tells whether the compound may run once more. A change asks nfs4_was_done() first (then
- * MADE is what it made), and gives nfs4_marked() to fs/. No wait.
+ * Changes that were made before a restart (nfs4_replay.c). SEQUENCE notes what it is in the compound's mark; in an
+ * unknown session nfs4_replay_begin() tells whether the compound may run once more. A change asks nfs4_was_done() first
+ * (then MADE is what it made), and gives nfs4_marked() to fs/. No wait.
  */
 int nfs4_replay_start(const struct exports *exports); /* -ENOMEM */
 void nfs4_replay_stop(void);
