@@ -16,7 +16,7 @@
 
 struct array *array_make(void)
 {
-	struct array *array = aligned_alloc(64, (sizeof(*array) + 63) & ~(size_t)63);
+	struct array *array = aligned_alloc(_Alignof(struct array), sizeof(*array));
 	if (!array)
 		return NULL;
 	memset(array, 0, sizeof(*array));

@@ -251,6 +251,8 @@ static inline void batch_req(struct drive_batch *batch, struct drive_req *req, s
 	req->batch = batch;
 	req->error = 0;
 	req->given_up = false;
+	if (drive->instant) /* nobody waits for it */
+		return;
 	uint64_t wait = atomic_load_explicit(&drive_deadline_override, memory_order_relaxed);
 	if (!batch->begun)
 		batch->begun = now_ns();
