@@ -511,13 +511,15 @@ static void records_delete(const struct exports *exports, const uint8_t *name, u
  * Who has no locks any more is forgotten
  */
 
-static bool host_done(const struct nlm_host *h)
+static bool host_done(const struct nlm_host *h, bool at_once)
 {
+	if (at_once)
+		return !h->refs;
 	return !h->refs && (h->earlier || now_ns() - h->used_ns > IDLE_NS) && !h->notify;
 }
 
 /* One host that may go, its name and whether records of it may be there. */
-static bool sweep_one(uint8_t name[FS_STATE_NAME_MAX], uint32_t *len, uint64_t *skip)
+static bool sweep_one(uint8_t name[FS_STATE_NAME_MAX], uint32_t *len, uint64_t *skip, bool at_once)
 {
 	struct htable_cursor cursor = {0};
 	uint64_t client = 0, at = 0, used = 0;
@@ -525,7 +527,7 @@ static bool sweep_one(uint8_t name[FS_STATE_NAME_MAX], uint32_t *len, uint64_t *
 	nlm_lock();
 	for (struct htable_node *n; !client && (n = htable_next(&nlm.hosts, &cursor));) {
 		struct nlm_host *h = container_of(n, struct nlm_host, node);
-		if (at++ < *skip || !host_done(h))
+		if (at++ < *skip || !host_done(h, at_once))
 			continue;
 		client = h->client;
 		used = h->used_ns;
@@ -544,7 +546,7 @@ static bool sweep_one(uint8_t name[FS_STATE_NAME_MAX], uint32_t *len, uint64_t *
 	struct in6_addr address;
 	memcpy(&address, name, sizeof(address));
 	struct nlm_host *h = host_find(&address, name + sizeof(address), *len - (uint32_t)sizeof(address));
-	if (h && host_done(h) && h->used_ns == used) {
+	if (h && host_done(h, at_once) && h->used_ns == used) {
 		htable_remove(&nlm.hosts, &h->node);
 		free(h);
 		(*skip)--;
@@ -555,7 +557,8 @@ static bool sweep_one(uint8_t name[FS_STATE_NAME_MAX], uint32_t *len, uint64_t *
 	return true;
 }
 
-static void sweep(void)
+/* AT_ONCE: at the stop, so that a restart that was planned needs no grace period for those who have nothing. */
+static void sweep(bool at_once)
 {
 	uint8_t name[FS_STATE_NAME_MAX];
 	uint32_t len = 0;
@@ -565,7 +568,7 @@ static void sweep(void)
 	if (!exports)
 		return;
 	fiber_lock(&nlm.records_lock);
-	while (!nlm_stopping() && sweep_one(name, &len, &skip))
+	while ((at_once || !nlm_stopping()) && sweep_one(name, &len, &skip, at_once))
 		if (len)
 			records_delete(exports, name, len);
 	fiber_unlock(&nlm.records_lock);
@@ -596,7 +599,7 @@ static void sweep_fiber(void *arg)
 			break;
 		if (grace_active())
 			continue;
-		sweep();
+		sweep(false);
 		if (grace)
 			earlier_end();
 		grace = false;
@@ -745,6 +748,8 @@ void nlm_stop(void)
 	sleepers_wake();
 	while (atomic_load(&nlm.fibers))
 		fiber_sleep(10 * NSEC_PER_MSEC);
+	if (!grace_active())
+		sweep(true);
 	hosts_free();
 	grace_done(GRACE_NLM);
 	nlm.running = false;

@@ -677,6 +677,21 @@ static void reconnect(void)
 		assert_true(client_connect(&host[i]));
 }
 
+/* A restart that was planned, with no locks held: nobody waits for anybody. */
+static void planned_restart(void **state)
+{
+	nlm4_lock a = lock_of(0, 1, &file, 0, 10);
+
+	(void)state;
+	assert_int_equal(take(0, &a, true, false, false), NLM4_GRANTED);
+	assert_int_equal(give(0, &a), NLM4_GRANTED);
+	run_stop(&run, SIGTERM);
+	run_start(&run);
+	reconnect();
+	assert_int_equal(take(0, &a, true, false, false), NLM4_GRANTED);
+	assert_int_equal(give(0, &a), NLM4_GRANTED);
+}
+
 /* Killed: who had locks is called back and reclaims; nobody takes them meanwhile. */
 static void restarts(void **state)
 {
@@ -762,6 +777,7 @@ int main(void)
 		cmocka_unit_test(shares),
 		cmocka_unit_test(clients_that_restart),
 		cmocka_unit_test(seen_and_expelled),
+		cmocka_unit_test(planned_restart),
 		cmocka_unit_test(hostile),
 		cmocka_unit_test(restarts),
 	};
