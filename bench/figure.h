@@ -21,4 +21,11 @@ static inline void figure(
 			least ? "at least" : "at most", target);
 }
 
+/* One that nothing is asked of. */
+static inline void figure_told(const char *name, double value, const char *unit)
+{
+	printf("{\"name\": \"%s\", \"value\": %.4g, \"unit\": \"%s\"}\n", name, value, unit);
+	fflush(stdout);
+}
+
 #endif

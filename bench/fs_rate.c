@@ -376,11 +376,14 @@ static void overwrite_measure(unsigned percent)
 				(unsigned long long)status.checkpoints,
 				(unsigned long long)status.cleaner_moved_blocks);
 	}
-	figure(name, overwrite_cost(&c, c.blocks / 2, 32, NULL), "bytes/byte", 0, 0, percent == 70 ? 2.7 : 0, false);
+	double cost = overwrite_cost(&c, c.blocks / 2, 32, NULL);
 	if (percent == 70) {
+		figure(name, cost, "bytes/byte", 0, 0, 2.7, false);
 		figure("fs.overwrite4k.reads", worst, "reads/write", 0, 0, 0.05, false);
-		figure("fs.overwrite4k_depth1.amplification", overwrite_cost(&c, c.blocks / 32, 1, NULL), "bytes/byte",
-			0, 0, 0, false);
+		figure_told("fs.overwrite4k_depth1.amplification", overwrite_cost(&c, c.blocks / 32, 1, NULL),
+			"bytes/byte");
+	} else {
+		figure_told(name, cost, "bytes/byte");
 	}
 out:
 	rig_end(&r);
@@ -421,8 +424,7 @@ static void create_measure(void)
 	struct count c = files_cost(files, 0, 64);
 
 	figure("fs.create.drive_writes", (double)c.writes / (double)files, "writes/create", 0, 0, 0.1, false);
-	printf("{\"name\": \"fs.create.drive_bytes\", \"value\": %.4g, \"unit\": \"bytes/create\"}\n",
-		(double)c.write_bytes / (double)files);
+	figure_told("fs.create.drive_bytes", (double)c.write_bytes / (double)files, "bytes/create");
 }
 
 static void metadata_measure(void)
