@@ -12,7 +12,7 @@ struct rig {
 	struct array *array;
 	struct volume *v;
 	const struct volume_geometry *g;
-	uint64_t seed[4096]; /* by stripe; 0: never written */
+	_Atomic uint64_t seed[4096]; /* by stripe; 0: never written; the rebuild asks from another reactor */
 	bool used_only;
 };
 
