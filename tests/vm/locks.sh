@@ -158,7 +158,8 @@ checks() { # RESULT-FILE COMMAND...
 		case $line in "ok "*) ok "${line#ok }" ;; *) not_ok "$line" ;; esac
 	done <$1
 }
-checks /tmp/checks on 1 python3 tests/vm/lock_checks.py /mnt/1/file nsenter -t ${client[2]} -n -m -u python3 tests/vm/lock_checks.py --serve /mnt/2/file
+cp tests/vm/lock_checks.py /tmp
+checks /tmp/checks on 1 python3 /tmp/lock_checks.py /mnt/1/file nsenter -t ${client[2]} -n -m -u python3 /tmp/lock_checks.py --serve /mnt/2/file
 
 say "killing the server"
 kill $statd # furrowd has a status monitor of its own, where there is no other
