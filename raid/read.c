@@ -204,7 +204,7 @@ static bool sources_choose(const struct volume *volume, struct recover *rec, con
 }
 
 /* Writes recovered rows back to a member that could not read them. */
-static int write_back(struct member *member, uint64_t offset, struct slice_cursor from, uint64_t bytes)
+static int write_back(struct member *member, uint64_t stripe, uint64_t offset, struct slice_cursor from, uint64_t bytes)
 {
 	struct drive_batch batch;
 	struct drive_req req;
@@ -213,6 +213,8 @@ static int write_back(struct member *member, uint64_t offset, struct slice_curso
 	batch_wait(&batch);
 	if (req.error)
 		return member_failed(member, MEMBER_WRITE_ERROR, req.error);
+	/* as any row that was written, it is missed if the member goes with its cache before a flush */
+	recent_mark(member->array, stripe);
 	return 0;
 }
 
@@ -557,7 +559,7 @@ static int block_repair(struct volume *volume, uint64_t block, const struct slic
 		member_lied(member);
 	log_warning("raid", "block repaired volume=%s block=%llu blocks=%llu slot=%u drive=%s", volume->name,
 		(unsigned long long)block, (unsigned long long)blocks, member->slot, member->path);
-	return write_back(member, offset, slice_cursor_at(from, 1), blocks * BLOCK_BYTES);
+	return write_back(member, stripe, offset, slice_cursor_at(from, 1), blocks * BLOCK_BYTES);
 }
 
 /* ---- what the owner calls: all of it inside of a gate ---- */
@@ -600,7 +602,7 @@ void volume_verified(struct volume *volume, uint64_t block, const struct slice *
 		struct member *member =
 			member_at(volume, stripe, run.pos, (uint32_t)(run.block % g->strip_blocks), &offset);
 		if (member_active(member) && !array_stopped(volume->array))
-			(void)write_back(member, offset, cursor, (uint64_t)run.blocks * BLOCK_BYTES);
+			(void)write_back(member, stripe, offset, cursor, (uint64_t)run.blocks * BLOCK_BYTES);
 		gate_leave(volume->array, gate);
 	}
 }

@@ -164,6 +164,7 @@ static int block_write(
 	batch_wait(&batch);
 	if (req.error)
 		return member_failed(member, MEMBER_WRITE_ERROR, req.error) ? -ENODEV : -EAGAIN;
+	recent_mark(member->array, stripe);
 	return 0;
 }
 
