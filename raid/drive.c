@@ -24,7 +24,7 @@
 #define DEADLINE_NVME (5 * NSEC_PER_SEC)
 #define DEADLINE_BLOCK (15 * NSEC_PER_SEC)
 #define DEADLINE_FILE (60 * NSEC_PER_SEC) /* writeback of the file system below can stall this long */
-#define DEADLINE_GRACE (20 * NSEC_PER_MSEC)
+#define DEADLINE_GRACE 5 /* part of the time that a command had, which it has once more when it is late */
 #define CMD_TRIES 4
 
 _Atomic uint64_t drive_deadline_override;
@@ -416,9 +416,10 @@ int batch_wait(struct drive_batch *batch)
 		if (late) {
 			batch_give_up(batch);
 		} else {
-			/* perhaps it was not the drive that stood still but we: first see what the ring has */
+			/* perhaps it was not the drive that stood still but the machine, as a paused guest does: now
+			 * that both go on, the drive has a moment to answer */
 			late = true;
-			batch->deadline = now_ns() + DEADLINE_GRACE;
+			batch->deadline = now_ns() + (batch->deadline - batch->begun) / DEADLINE_GRACE;
 		}
 	}
 	return 0;
