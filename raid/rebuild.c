@@ -206,9 +206,6 @@ static int piece_rebuild(
 		source[0] = (uint8_t)lost;
 		if (!direct && !sources_pick(r, stripe, lost, *failed, source))
 			return -EIO;
-		const struct code_plan *plan = computed ? plan_for(r, source, lost) : NULL;
-		if (computed && !plan)
-			return -ENOMEM;
 		batch_init(&batch);
 		batch.background = true;
 		for (unsigned i = 0; i < k; i++) {
@@ -240,6 +237,10 @@ static int piece_rebuild(
 		r->status.read_bytes += (uint64_t)k * bytes;
 		struct buf *out = lane->buf[0];
 		if (computed) {
+			/* not before the reads: while this lane waits, another may put its plan in the same place */
+			const struct code_plan *plan = plan_for(r, source, lost);
+			if (!plan)
+				return -ENOMEM;
 			uint8_t *from[CODE_WIDTH_MAX];
 			for (unsigned i = 0; i < k; i++)
 				from[i] = lane->buf[i]->data;
