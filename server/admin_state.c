@@ -30,7 +30,6 @@ static void client_add(void *arg, struct nfs4_client *client)
 
 struct list_call {
 	json_t *states;
-	struct lock_range range;
 	bool whole;
 };
 

@@ -216,7 +216,6 @@ struct nfs4_client {
 	bool gone;		       /* no longer in the tables */
 	_Atomic uint32_t backs;	       /* connections that it can be called on */
 	_Atomic bool reclaim_complete; /* RECLAIM_COMPLETE was done */
-	_Atomic bool recorded;	       /* nfs4_grace.c's: its durable record was written */
 	_Atomic uint32_t revoked;      /* nfs4_deleg.c's: revoked delegations not yet freed: SEQUENCE tells it */
 	_Atomic uint32_t states;       /* nfs4_state.c's: opens, locks, delegations */
 	_Atomic uint32_t compounds;    /* that run now */
