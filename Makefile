@@ -91,8 +91,8 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/*.c))
 $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
 	$(call say,LINK)
-	$(Q)$(CC) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(if $(findstring tests/server,$@),$(BUILD)/libserver.a) $(LINK_LIBS) $(LDLIBS) -lcmocka
-$(filter $(BUILD)/tests/server/%,$(TEST_BIN)): $(BUILD)/libserver.a
+	$(Q)$(CC) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(filter $(BUILD)/libserver.a,$^) $(LINK_LIBS) $(LDLIBS) -lcmocka
+$(filter $(BUILD)/tests/server/% $(BUILD)/tests/regress/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 
 include tests.mk
