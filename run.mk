@@ -44,6 +44,7 @@ help:
 	@echo '                LISTEN=ADDR PORT=N RDMA=N|off METRICS=ADDR:PORT|off VAR=DIR MEMORY=SIZE'
 	@echo 'make check      every test that this machine can run; says which it skipped and why'
 	@echo 'make tsan       the native tests with ThreadSanitizer; TESTS="test_tcp ..." for some'
+	@echo 'make fuzz       looks for inputs that break it: SECONDS=60 for each target, TARGETS="nfs3 ..." for some'
 	@echo 'make            builds $(BUILD)/furrowd and $(BUILD)/furrow'
 	@echo 'make deps       installs missing packages (Debian, as root)'
 	@echo 'make install    programs, man pages, unit and an example configuration; PREFIX=$(PREFIX) DESTDIR='

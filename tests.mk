@@ -23,9 +23,26 @@ tsan: deps
 	+$(MAKE) --no-print-directory tsan-build
 	TSAN_OPTIONS=halt_on_error=1 FURROW_LIMIT=3600 tests/run --build $(BUILD)/tsan $(or $(TESTS),native)
 
+# libFuzzer: tests/fuzz/fuzz_NAME.c are its targets. `make fuzz SECONDS=3600 TARGETS="nfs3 rdma"` lets them look for new
+# inputs, all if none is named; what they find interesting stays in FUZZ_BUILD/found, what fails in FUZZ_BUILD/failed.
+FUZZ_BUILD := $(BUILD)/fuzz
+FUZZ_FLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FUZZ_BIN := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(FUZZ_BIN): $(BUILD)/%: $(BUILD)/%.o $(BUILD)/libserver.a $(LINK_LIBS)
+	$(call say,LINK)
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(BUILD)/libserver.a $(LINK_LIBS) $(LDLIBS) -lcmocka
+fuzz-bin: $(FUZZ_BIN)
+fuzz-build:
+	+$(MAKE) --no-print-directory BUILD=$(FUZZ_BUILD) CC="$(FUZZ_CC)" OPT=-O1 SANITIZE="$(FUZZ_FLAGS)" fuzz-bin
+FUZZ_CC ?= clang
+SECONDS ?= 60
+fuzz: deps
+	+$(MAKE) --no-print-directory fuzz-build
+	FURROW_BUILD=$(BUILD) FURROW_FUZZ_SECONDS=$(SECONDS) FURROW_FUZZ_KEEP=1 tests/fuzz/fuzz_smoke.sh $(TARGETS)
+
 # The whole: what this machine can run is run, and what it cannot is named.
 check: deps
-	+$(MAKE) --no-print-directory all tests-build tools asan-build
+	+$(MAKE) --no-print-directory all tests-build tools asan-build fuzz-build
 	tests/run --build $(BUILD) --asan-build $(ASAN_BUILD) native asan scripts vm
 check-fast: all tests-build tools
 	tests/run --build $(BUILD) native scripts
@@ -37,7 +54,7 @@ lint:
 	cppcheck --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 --suppress=missingIncludeSystem -I. -D__GNUC__ core raid xdr fs rpcrdma server
 	clang-tidy --quiet $$(git ls-files '*.c' | grep -v '^tests/') -- $(CPPFLAGS) -std=gnu11
 
-.PHONY: tools asan-build asan tsan-build tsan check check-fast check-vm lint bench bench-vm
+.PHONY: fuzz-bin fuzz-build fuzz tools asan-build asan tsan-build tsan check check-fast check-vm lint bench bench-vm
 
 # Rates in a guest whose clock counts instructions, beside the kernel's own stack. Takes some 15 minutes.
 BENCH_RUNS ?= 1

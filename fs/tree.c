@@ -35,7 +35,7 @@ unsigned node_index(struct node *n)
 	for (unsigned i = 0; i < image_count(p->buf->data); i++)
 		if (p->child[i] == n)
 			return i;
-	assert(!"child without a slot");
+	assert(false && "child without a slot");
 	return 0;
 }
 

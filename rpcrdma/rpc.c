@@ -733,8 +733,10 @@ static void run_fiber(void *arg)
 	struct call_header h;
 	uint32_t low, high;
 	unsigned index = 0;
+	static const uint8_t nothing; /* an empty record has no piece */
 
-	xdr_in_init(in, call->pieces ? call->piece[0].data : NULL, call->pieces ? call->piece[0].len : 0, &req->pool);
+	xdr_in_init(
+		in, call->pieces ? call->piece[0].data : &nothing, call->pieces ? call->piece[0].len : 0, &req->pool);
 	if (call->pieces > 1) {
 		in->piece = call->piece + 1;
 		in->piece_bytes = call->bytes - call->piece[0].len;

@@ -1,7 +1,7 @@
 /*
  * What is read from a member, fed with bytes of anybody's choice: used by test_hostile.c with mutations of its own, and
- * by fuzz_member.c with those of libFuzzer. Whatever a superblock says that is taken, the arithmetic that follows from
- * it must stay on the drive and inside of the tables.
+ * by tests/fuzz/fuzz_member.c with those of libFuzzer. Whatever a superblock says that is taken, the arithmetic that
+ * follows from it must stay on the drive and inside of the tables.
  */
 #ifndef FURROW_FUZZ_MEMBER_H
 #define FURROW_FUZZ_MEMBER_H
