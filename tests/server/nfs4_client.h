@@ -9,7 +9,7 @@
 #include "tests/server/nfs_client.h"
 #include "xdr/nfs4.h"
 
-#define V4_SLOTS 16u
+#define V4_SLOTS 64u
 
 struct v4 {
 	struct client rpc;

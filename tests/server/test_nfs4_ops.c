@@ -1,163 +1,20 @@
 /*
- * NFSv4.1 and 4.2, operation by operation: what each answers when something is wrong, what it answers when all is well
- * and that it is then done once however often it comes; the pseudo file system; sessions and clients by every case of
- * RFC 8881 18.35 and 18.36. States have a test of their own (test_nfs4.c).
+ * NFSv4.1 and 4.2, operation by operation: what each answers when something is wrong, and when all is well; the pseudo
+ * file system. Sessions, states, and what is sent again have tests of their own (test_nfs4_session.c, test_nfs4.c,
+ * test_nfs4_replay.c).
  *
  * Most compounds here are a way to a file and one operation, so their status is that operation's.
  */
-#include "tests/server/furrowd_run.h"
 #include "server/handle_format.h"
-#include "tests/server/nfs4_client.h"
+#include "tests/server/nfs4_test.h"
 
-static const char exports[] =
-	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: rw, squash: none}\n"
+static const char exports[] = NFS4_EXPORT_YAML
 	"  - path: /srv/deep/two\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: ro, "
 	"squash: "
 	"none}\n"
 	"  - path: /srv/hidden\n    filesystem: a0/data\n    allow:\n      - {clients: 192.0.2.1, access: rw}\n"
 	"  - path: /data/inner\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: rw, squash: "
 	"none}\n";
-
-static struct run run;
-static const stateid4 anonymous;
-static const stateid4 current = {.seqid = 1};
-
-/* ------------------------------------------------------------------------------------------------
- * Compounds
- */
-
-static void lookup(struct v4 *v, const char *name)
-{
-	LOOKUP4args args = {.objname = text(name)};
-	v4_add(v, LOOKUP, &args);
-}
-
-/* Begins one that has come to PATH ("a/b", in the export), or to the root of all with NULL. */
-static void begin(struct v4 *v, const char *path)
-{
-	v4_begin(v);
-	if (!path) {
-		v4_op(v, OP_PUTROOTFH);
-		return;
-	}
-	v4_put_root(v, "data");
-	char copy[256], *save = NULL;
-	snprintf(copy, sizeof(copy), "%s", path);
-	for (char *name = strtok_r(copy, "/", &save); name; name = strtok_r(NULL, "/", &save))
-		lookup(v, name);
-}
-
-#define expect(v, want) assert_int_equal(v4_send(v), want)
-
-/* Skips to the result of the last operation: those before have fixed sizes here, so it is found from the end. */
-static void at_end(struct v4 *v, size_t bytes)
-{
-	assert_true(xdr_in_left(&v->rpc.in) >= bytes);
-	v->rpc.in.p = v->rpc.in.end - bytes;
-}
-
-static bool put_fattr(struct xdr_out *o, unsigned bit, const void *value, uint32_t bytes)
-{
-	uint32_t words[3] = {0};
-	words[bit / 32] = 1u << bit % 32;
-	fattr4 f = {.attrmask = {.count = 3, .item = words}, .attr_vals = {.data = value, .len = bytes}};
-	return xdr_encode_fattr4(o, &f);
-}
-
-static void no_fattr(struct xdr_out *o)
-{
-	xdr_put_u32(o, 0);
-	xdr_put_u32(o, 0);
-}
-
-static void create(struct v4 *v, uint32_t type, const char *name)
-{
-	struct xdr_out *o = v4_op(v, OP_CREATE);
-	xdr_put_u32(o, type);
-	if (type == NF4LNK)
-		xdr_put_opaque(o, "target", 6);
-	if (type == NF4BLK || type == NF4CHR)
-		xdr_put_u64(o, 0);
-	xdr_put_opaque(o, name, (uint32_t)strlen(name));
-	no_fattr(o);
-}
-
-static void open_create(struct v4 *v, const char *name)
-{
-	OPEN4args args = {.share_access = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
-		.owner = {.clientid = v->id, .owner = text("o")},
-		.openhow = {.opentype = OPEN4_CREATE},
-		.claim = {.claim = CLAIM_NULL, .file = text(name)}};
-	v4_add(v, OPEN, &args);
-}
-
-/* A regular file of the export's root, closed again. */
-static void make_file(struct v4 *v, const char *name)
-{
-	CLOSE4args close = {.open_stateid = current};
-	begin(v, "");
-	open_create(v, name);
-	v4_add(v, CLOSE, &close);
-	expect(v, NFS4_OK);
-}
-
-static void make_dir(struct v4 *v, const char *name)
-{
-	begin(v, "");
-	create(v, NF4DIR, name);
-	expect(v, NFS4_OK);
-}
-
-static void put_write(struct v4 *v, uint64_t offset, const void *data, uint32_t bytes)
-{
-	struct xdr_out *o = v4_op(v, OP_WRITE);
-	xdr_encode_stateid4(o, &anonymous);
-	xdr_put_u64(o, offset);
-	xdr_put_u32(o, FILE_SYNC4);
-	xdr_put_opaque(o, data, bytes);
-}
-
-static void put_remove(struct v4 *v, const char *name)
-{
-	REMOVE4args args = {.target = text(name)};
-	v4_add(v, REMOVE, &args);
-}
-
-static void remove_it(struct v4 *v, const char *name)
-{
-	begin(v, "");
-	put_remove(v, name);
-	expect(v, NFS4_OK);
-}
-
-static void put_getattr(struct v4 *v, unsigned bit)
-{
-	struct xdr_out *o = v4_op(v, OP_GETATTR);
-	xdr_put_u32(o, bit / 32 + 1);
-	for (unsigned w = 0; w <= bit / 32; w++)
-		xdr_put_u32(o, w == bit / 32 ? 1u << bit % 32 : 0);
-}
-
-/* One attribute of eight bytes of the compound's file. */
-static uint64_t getattr64(struct v4 *v, unsigned bit)
-{
-	uint64_t value = 0;
-	put_getattr(v, bit);
-	expect(v, NFS4_OK);
-	at_end(v, 8);
-	assert_true(xdr_get_u64(&v->rpc.in, &value));
-	return value;
-}
-
-static void connect_to(struct v4 *v, const char *owner, uint32_t minor)
-{
-	static uint64_t verifier = 100;
-	v4_init(v, run.port, 0, owner);
-	v->verifier = ++verifier;
-	v->minor = minor;
-	v4_connect(v);
-	assert_int_equal(v4_reclaim_complete(v), NFS4_OK);
-}
 
 /* ------------------------------------------------------------------------------------------------
  * The engine
@@ -167,7 +24,7 @@ static void engine(void **state)
 {
 	struct v4 v;
 	(void)state;
-	connect_to(&v, "engine", 1);
+	join(&v, "engine", 1);
 
 	static const uint32_t versions[] = {0, 3, 77};
 	for (unsigned i = 0; i < 3; i++) {
@@ -261,7 +118,7 @@ static void pseudo(void **state)
 {
 	struct v4 v;
 	(void)state;
-	connect_to(&v, "pseudo", 1);
+	join(&v, "pseudo", 1);
 
 	begin(&v, NULL);
 	uint64_t root = getattr64(&v, FATTR4_FILEID);
@@ -370,7 +227,7 @@ static void names(void **state)
 	struct v4 v;
 	char longer[300];
 	(void)state;
-	connect_to(&v, "names", 1);
+	join(&v, "names", 1);
 	make_file(&v, "file");
 	make_dir(&v, "dir");
 	begin(&v, "");
@@ -534,22 +391,13 @@ static void names(void **state)
  * Attributes
  */
 
-static nfsstat4 setattr(struct v4 *v, const char *path, unsigned bit, const void *value, uint32_t bytes)
-{
-	begin(v, path);
-	struct xdr_out *o = v4_op(v, OP_SETATTR);
-	xdr_encode_stateid4(o, &anonymous);
-	put_fattr(o, bit, value, bytes);
-	return v4_send(v);
-}
-
 static void attributes(void **state)
 {
 	struct v4 v;
 	uint32_t word;
 	uint64_t hyper;
 	(void)state;
-	connect_to(&v, "attributes", 1);
+	join(&v, "attributes", 1);
 	make_file(&v, "file");
 	make_dir(&v, "dir");
 
@@ -688,7 +536,7 @@ static void directories(void **state)
 	bool seen[100] = {false};
 	char name[16];
 	(void)state;
-	connect_to(&v, "directories", 1);
+	join(&v, "directories", 1);
 	make_dir(&v, "many");
 	for (int i = 0; i < 100; i++) {
 		snprintf(name, sizeof(name), "f%d", i);
@@ -750,7 +598,7 @@ static void data(void **state)
 {
 	struct v4 v;
 	(void)state;
-	connect_to(&v, "data", 1);
+	join(&v, "data", 1);
 	make_file(&v, "file");
 	make_dir(&v, "dir");
 	begin(&v, "");
@@ -827,14 +675,6 @@ static void data(void **state)
  * Minor version 2
  */
 
-static void put_range(struct v4 *v, uint32_t op, uint64_t offset, uint64_t length)
-{
-	struct xdr_out *o = v4_op(v, op);
-	xdr_encode_stateid4(o, &anonymous);
-	xdr_put_u64(o, offset);
-	xdr_put_u64(o, length);
-}
-
 static nfsstat4 seek(struct v4 *v, uint64_t offset, uint32_t what, uint64_t *found)
 {
 	begin(v, "file");
@@ -850,34 +690,13 @@ static nfsstat4 seek(struct v4 *v, uint64_t offset, uint32_t what, uint64_t *fou
 	return status;
 }
 
-static nfsstat4 copy(
-	struct v4 *v, uint32_t op, const char *from, uint64_t from_off, const char *to, uint64_t to_off, uint64_t count)
-{
-	begin(v, from);
-	v4_op(v, OP_SAVEFH);
-	v4_put_root(v, "data");
-	lookup(v, to);
-	struct xdr_out *o = v4_op(v, op);
-	xdr_encode_stateid4(o, &anonymous);
-	xdr_encode_stateid4(o, &anonymous);
-	xdr_put_u64(o, from_off);
-	xdr_put_u64(o, to_off);
-	xdr_put_u64(o, count);
-	if (op == OP_COPY) {
-		xdr_put_u32(o, 1);
-		xdr_put_u32(o, 1);
-		xdr_put_u32(o, 0);
-	}
-	return v4_send(v);
-}
-
 static void ranges(void **state)
 {
 	struct v4 v;
 	uint8_t block[4096];
 	uint64_t found = 0;
 	(void)state;
-	connect_to(&v, "ranges", 2);
+	join(&v, "ranges", 2);
 	make_file(&v, "file");
 	make_file(&v, "other");
 	make_dir(&v, "dir");
@@ -975,21 +794,13 @@ static void ranges(void **state)
 	v4_end(&v);
 }
 
-static void put_setxattr(struct v4 *v, const char *name, uint32_t option, const void *value, uint32_t bytes)
-{
-	struct xdr_out *o = v4_op(v, OP_SETXATTR);
-	xdr_put_u32(o, option);
-	xdr_put_opaque(o, name, (uint32_t)strlen(name));
-	xdr_put_opaque(o, value, bytes);
-}
-
 static void xattrs(void **state)
 {
 	struct v4 v;
 	static uint8_t large[FS_XATTR_MAX + 1];
 	char longer[300];
 	(void)state;
-	connect_to(&v, "xattrs", 2);
+	join(&v, "xattrs", 2);
 	make_file(&v, "file");
 	memset(longer, 'n', sizeof(longer) - 1);
 	longer[sizeof(longer) - 1] = 0;
@@ -1083,491 +894,12 @@ static void xattrs(void **state)
 	v4_end(&v);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Again: whatever is sent twice is done once and answered the same
- */
-
-static void again(struct v4 *v)
-{
-	static uint8_t first[1u << 17];
-	size_t bytes = (size_t)(v->rpc.in.end - v->rpc.in.base);
-
-	assert_true(bytes <= sizeof(first));
-	memcpy(first, v->rpc.in.base, bytes);
-	for (unsigned i = 0; i < 2; i++) {
-		if (i)
-			assert_true(client_connect(&v->rpc));
-		client_call(&v->rpc);
-		assert_int_equal(v->rpc.in.end - v->rpc.in.base, bytes);
-		assert_memory_equal(v->rpc.in.base, first, bytes);
-	}
-}
-
-static void replays(void **state)
-{
-	struct v4 v;
-	(void)state;
-	connect_to(&v, "replays", 2);
-	v.slot = 2;
-	begin(&v, "");
-	open_create(&v, "file");
-	v4_op(&v, OP_GETFH);
-	expect(&v, NFS4_OK);
-	again(&v);
-	CLOSE4args close = {.open_stateid = current};
-	begin(&v, "");
-	open_create(&v, "file");
-	v4_add(&v, CLOSE, &close);
-	expect(&v, NFS4_OK);
-	again(&v);
-	begin(&v, "file");
-	put_write(&v, 0, "0123456789", 10);
-	expect(&v, NFS4_OK);
-	again(&v);
-	READ4args read = {.count = 10};
-	begin(&v, "file");
-	v4_add(&v, READ, &read); /* with payload, and one behind it */
-	v4_add(&v, READ, &read);
-	put_getattr(&v, FATTR4_SIZE);
-	expect(&v, NFS4_OK);
-	again(&v);
-	static const uint32_t types[] = {NF4DIR, NF4LNK, NF4SOCK, NF4FIFO, NF4CHR, NF4BLK};
-	for (unsigned i = 0; i < 6; i++) {
-		begin(&v, "");
-		create(&v, types[i], "made");
-		expect(&v, NFS4_OK);
-		again(&v);
-		RENAME4args rename = {.oldname = text("made"), .newname = text("renamed")};
-		begin(&v, "");
-		v4_op(&v, OP_SAVEFH);
-		v4_add(&v, RENAME, &rename);
-		expect(&v, NFS4_OK);
-		again(&v);
-		begin(&v, "");
-		put_remove(&v, "renamed");
-		expect(&v, NFS4_OK);
-		again(&v);
-		begin(&v, "");
-		put_remove(&v, "renamed"); /* an error is kept as well */
-		expect(&v, NFS4ERR_NOENT);
-		again(&v);
-	}
-	LINK4args link = {.newname = text("hard")};
-	begin(&v, "file");
-	v4_op(&v, OP_SAVEFH);
-	v4_put_root(&v, "data");
-	v4_add(&v, LINK, &link);
-	expect(&v, NFS4_OK);
-	again(&v);
-	uint32_t mode = htonl(0600);
-	assert_int_equal(setattr(&v, "file", FATTR4_MODE, &mode, 4), NFS4_OK);
-	again(&v);
-	begin(&v, "file");
-	put_setxattr(&v, "x", SETXATTR4_CREATE, "1", 1);
-	expect(&v, NFS4_OK);
-	again(&v);
-	REMOVEXATTR4args unset = {.rxa_name = text("x")};
-	begin(&v, "file");
-	v4_add(&v, REMOVEXATTR, &unset);
-	expect(&v, NFS4_OK);
-	again(&v);
-	begin(&v, "file");
-	put_range(&v, OP_ALLOCATE, 0, 8192);
-	expect(&v, NFS4_OK);
-	again(&v);
-	begin(&v, "file");
-	put_range(&v, OP_DEALLOCATE, 0, 4096);
-	expect(&v, NFS4_OK);
-	again(&v);
-	make_file(&v, "other");
-	assert_int_equal(copy(&v, OP_COPY, "file", 0, "other", 0, 8192), NFS4_OK);
-	again(&v);
-	assert_int_equal(copy(&v, OP_CLONE, "file", 0, "other", 0, 4096), NFS4_OK);
-	again(&v);
-	COMMIT4args commit = {.offset = 0};
-	begin(&v, "file");
-	v4_add(&v, COMMIT, &commit);
-	expect(&v, NFS4_OK);
-	again(&v);
-	READDIR4args list = {.maxcount = 2000};
-	begin(&v, "");
-	v4_add(&v, READDIR, &list);
-	expect(&v, NFS4_OK);
-	again(&v);
-	v4_begin(&v); /* a lone SEQUENCE */
-	expect(&v, NFS4_OK);
-	again(&v);
-	remove_it(&v, "file");
-	remove_it(&v, "hard");
-	remove_it(&v, "other");
-	v.slot = 0;
-	v4_end(&v);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Clients and sessions
- */
-
-static void clients(void **state)
-{
-	struct v4 v, other;
-	EXCHANGE_ID4resok res;
-	(void)state;
-	v4_init(&v, run.port, 0, "clients");
-	assert_true(client_connect(&v.rpc));
-	assert_int_equal(v4_exchange_id(&v, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, &res), NFS4ERR_NOENT); /* case 7 */
-	assert_int_equal(v4_exchange_id(&v, 0x80, &res), NFS4ERR_INVAL);
-	assert_int_equal(v4_exchange_id(&v, EXCHGID4_FLAG_CONFIRMED_R, &res), NFS4ERR_INVAL);
-	assert_int_equal(v4_exchange_id(&v, 0, &res), NFS4_OK); /* case 1 */
-	assert_false(res.eir_flags & EXCHGID4_FLAG_CONFIRMED_R);
-	assert_true(res.eir_flags & EXCHGID4_FLAG_USE_NON_PNFS);
-	clientid4 first = res.eir_clientid;
-	assert_int_equal(v4_exchange_id(&v, 0, &res), NFS4_OK); /* case 4 */
-	assert_int_not_equal(res.eir_clientid, first);
-	v.id = first;
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid), NFS4ERR_STALE_CLIENTID);
-	v.id = res.eir_clientid;
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid + 1), NFS4ERR_SEQ_MISORDERED);
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid - 1), NFS4ERR_SEQ_MISORDERED);
-	v.rpc.uid = 7; /* somebody else confirms it */
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid), NFS4ERR_CLID_INUSE);
-	v.rpc.uid = 0;
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid), NFS4_OK);
-	sessionid4 session;
-	memcpy(session, v.session, sizeof(session));
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid), NFS4_OK); /* the same once more: the same session */
-	assert_memory_equal(session, v.session, sizeof(session));
-	assert_int_equal(v4_create_session(&v, res.eir_sequenceid + 1), NFS4_OK); /* another one */
-	assert_memory_not_equal(session, v.session, sizeof(session));
-	assert_int_equal(v4_exchange_id(&v, 0, &res), NFS4_OK); /* case 2 */
-	assert_int_equal(res.eir_clientid, v.id);
-	assert_true(res.eir_flags & EXCHGID4_FLAG_CONFIRMED_R);
-	assert_int_equal(v4_exchange_id(&v, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, &res), NFS4_OK); /* case 6 */
-	assert_int_equal(res.eir_clientid, v.id);
-	v.verifier = 2;
-	assert_int_equal(v4_exchange_id(&v, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, &res), NFS4ERR_NOT_SAME); /* case 8 */
-	v.verifier = 1;
-	v.rpc.uid = 7;
-	assert_int_equal(v4_exchange_id(&v, EXCHGID4_FLAG_UPD_CONFIRMED_REC_A, &res), NFS4ERR_PERM); /* case 9 */
-	v.rpc.uid = 0;
-
-	/* another connection of the same session, asked for and not */
-	v4_init(&other, run.port, 0, "clients");
-	assert_true(client_connect(&other.rpc));
-	memcpy(other.session, v.session, sizeof(v.session));
-	other.id = v.id;
-	other.slot = 5;
-	begin(&other, "");
-	expect(&other, NFS4_OK);
-	static const struct {
-		uint32_t from, to;
-	} directions[] = {{CDFC4_FORE, CDFS4_FORE}, {CDFC4_BACK, CDFS4_BACK}, {CDFC4_FORE_OR_BOTH, CDFS4_BOTH},
-		{CDFC4_BACK_OR_BOTH, CDFS4_BOTH}};
-	for (unsigned i = 0; i < 4; i++) {
-		BIND_CONN_TO_SESSION4args bind = {.bctsa_dir = (channel_dir_from_client4)directions[i].from};
-		BIND_CONN_TO_SESSION4resok bound;
-		memcpy(bind.bctsa_sessid, v.session, sizeof(v.session));
-		v4_bare(&other);
-		v4_add(&other, BIND_CONN_TO_SESSION, &bind);
-		expect(&other, NFS4_OK);
-		assert_int_equal(v4_result(&other, OP_BIND_CONN_TO_SESSION), NFS4_OK);
-		v4_take(&other, BIND_CONN_TO_SESSION4resok, &bound);
-		assert_int_equal(bound.bctsr_dir, directions[i].to);
-		assert_memory_equal(bound.bctsr_sessid, v.session, sizeof(v.session));
-	}
-	BIND_CONN_TO_SESSION4args nobody = {.bctsa_dir = CDFC4_FORE};
-	v4_bare(&other);
-	v4_add(&other, BIND_CONN_TO_SESSION, &nobody);
-	expect(&other, NFS4ERR_BADSESSION);
-	BACKCHANNEL_CTL4args control = {.bca_cb_program = 0x40000001};
-	callback_sec_parms4 parms = {.cb_secflavor = NFS4_AUTH_NONE};
-	control.bca_sec_parms.count = 1;
-	control.bca_sec_parms.item = &parms;
-	v4_begin(&other);
-	v4_add(&other, BACKCHANNEL_CTL, &control);
-	expect(&other, NFS4_OK);
-	v4_fini(&other);
-
-	/* the end: sessions first; one's own only at the end of a compound */
-	DESTROY_CLIENTID4args end = {.dca_clientid = v.id};
-	v4_bare(&v);
-	v4_add(&v, DESTROY_CLIENTID, &end);
-	expect(&v, NFS4ERR_CLIENTID_BUSY);
-	DESTROY_SESSION4args destroy;
-	memcpy(destroy.dsa_sessionid, v.session, sizeof(v.session));
-	v4_begin(&v);
-	v4_add(&v, DESTROY_SESSION, &destroy);
-	v4_op(&v, OP_PUTROOTFH);
-	expect(&v, NFS4ERR_NOT_ONLY_OP);
-	v4_begin(&v);
-	v4_add(&v, DESTROY_SESSION, &destroy);
-	expect(&v, NFS4_OK);
-	v4_begin(&v);
-	expect(&v, NFS4ERR_BADSESSION);
-	v4_bare(&v);
-	v4_add(&v, DESTROY_SESSION, &destroy);
-	expect(&v, NFS4ERR_BADSESSION);
-	memcpy(destroy.dsa_sessionid, session, sizeof(session));
-	v4_bare(&v);
-	v4_add(&v, DESTROY_SESSION, &destroy);
-	expect(&v, NFS4_OK);
-	v4_bare(&v);
-	v4_add(&v, DESTROY_CLIENTID, &end);
-	expect(&v, NFS4_OK);
-	v4_bare(&v);
-	v4_add(&v, DESTROY_CLIENTID, &end);
-	expect(&v, NFS4ERR_STALE_CLIENTID);
-	v4_fini(&v);
-}
-
-/* A client that restarts: its earlier life ends when the new one is confirmed, and not before (case 5). */
-static void restarts(void **state)
-{
-	struct v4 was, is;
-	EXCHANGE_ID4resok res;
-	(void)state;
-	connect_to(&was, "restarts", 1);
-	v4_init(&is, run.port, 0, "restarts");
-	is.verifier = 4711;
-	assert_true(client_connect(&is.rpc));
-	assert_int_equal(v4_exchange_id(&is, 0, &res), NFS4_OK);
-	assert_int_not_equal(res.eir_clientid, was.id);
-	begin(&was, "");
-	expect(&was, NFS4_OK);
-	is.id = res.eir_clientid;
-	assert_int_equal(v4_create_session(&is, res.eir_sequenceid), NFS4_OK);
-	begin(&was, "");
-	expect(&was, NFS4ERR_BADSESSION);
-	assert_int_equal(v4_reclaim_complete(&is), NFS4_OK);
-	assert_int_equal(v4_reclaim_complete(&is), NFS4ERR_COMPLETE_ALREADY);
-	begin(&is, "");
-	expect(&is, NFS4_OK);
-	v4_fini(&was);
-	v4_end(&is);
-}
-
-static nfsstat4 small_session(struct v4 *v, uint32_t request, uint32_t reply, uint32_t cached, uint32_t requests)
-{
-	EXCHANGE_ID4resok ids;
-	CREATE_SESSION4resok res;
-	assert_int_equal(v4_exchange_id(v, 0, &ids), NFS4_OK);
-	v->id = ids.eir_clientid;
-	CREATE_SESSION4args args = {.csa_clientid = v->id,
-		.csa_sequence = ids.eir_sequenceid,
-		.csa_fore_chan_attrs = {.ca_maxrequestsize = request,
-			.ca_maxresponsesize = reply,
-			.ca_maxresponsesize_cached = cached,
-			.ca_maxoperations = 8,
-			.ca_maxrequests = requests}};
-	v4_bare(v);
-	v4_add(v, CREATE_SESSION, &args);
-	nfsstat4 status = v4_send(v);
-	if (status)
-		return status;
-	assert_int_equal(v4_result(v, OP_CREATE_SESSION), NFS4_OK);
-	v4_take(v, CREATE_SESSION4resok, &res);
-	memcpy(v->session, res.csr_sessionid, sizeof(v->session));
-	memset(v->sequence, 0, sizeof(v->sequence));
-	assert_true(res.csr_fore_chan_attrs.ca_maxrequests <= requests);
-	assert_true(res.csr_fore_chan_attrs.ca_maxresponsesize <= reply);
-	return NFS4_OK;
-}
-
-/* Nothing is done whose answer would not fit. */
-static void sizes(void **state)
-{
-	struct v4 big, v;
-	static uint8_t block[8192];
-	(void)state;
-	connect_to(&big, "big", 1);
-	make_file(&big, "sized");
-	begin(&big, "sized");
-	put_write(&big, 0, block, sizeof(block));
-	expect(&big, NFS4_OK);
-	v4_init(&v, run.port, 0, "sizes");
-	assert_true(client_connect(&v.rpc));
-	assert_int_equal(small_session(&v, 10, 4096, 4096, 8), NFS4ERR_TOOSMALL);
-	assert_int_equal(small_session(&v, 4096, 10, 4096, 8), NFS4ERR_TOOSMALL);
-	assert_int_equal(small_session(&v, 4096, 4096, 4096, 0), NFS4ERR_INVAL);
-	assert_int_equal(small_session(&v, 4096, 2048, 1024, V4_SLOTS), NFS4_OK);
-	assert_int_equal(v4_reclaim_complete(&v), NFS4_OK);
-	v.cache = false;
-	READ4args read = {.count = 4096};
-	begin(&v, "sized");
-	v4_add(&v, READ, &read);
-	expect(&v, NFS4ERR_REP_TOO_BIG);
-	read.count = 1500;
-	begin(&v, "sized");
-	v4_add(&v, READ, &read);
-	expect(&v, NFS4_OK);
-	v.cache = true;
-	begin(&v, "sized");
-	v4_add(&v, READ, &read);
-	expect(&v, NFS4ERR_REP_TOO_BIG_TO_CACHE);
-	read.count = 500;
-	begin(&v, "sized");
-	v4_add(&v, READ, &read);
-	expect(&v, NFS4_OK);
-	again(&v);
-	/* a change behind results that have used up the room is not made */
-	begin(&v, "sized");
-	read.count = 700;
-	v4_add(&v, READ, &read);
-	v4_put_root(&v, "data");
-	put_remove(&v, "sized");
-	expect(&v, NFS4_OK);
-	make_file(&big, "sized");
-	begin(&big, "sized");
-	put_write(&big, 0, block, sizeof(block));
-	expect(&big, NFS4_OK);
-	begin(&v, "sized");
-	read.count = 852;
-	v4_add(&v, READ, &read);
-	v4_put_root(&v, "data");
-	put_remove(&v, "sized");
-	expect(&v, NFS4ERR_REP_TOO_BIG_TO_CACHE);
-	begin(&big, "sized");
-	expect(&big, NFS4_OK); /* still there */
-	/* a request that is too long */
-	begin(&v, "sized");
-	put_write(&v, 0, block, 5000);
-	expect(&v, NFS4ERR_REQ_TOO_BIG);
-	v.sequence[v.slot]--;
-	remove_it(&big, "sized");
-	v4_end(&v);
-	v4_end(&big);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Hostile arguments: well-formed compounds of every operation, with some bytes changed
- */
-
-static uint64_t dice = 88172645463325252ull;
-static uint32_t roll(uint32_t sides)
-{
-	dice ^= dice << 13;
-	dice ^= dice >> 7;
-	dice ^= dice << 17;
-	return (uint32_t)(dice >> 32) % sides;
-}
-
-/* Something of each operation, on a few names. */
-static void any_op(struct v4 *v)
-{
-	static const char *const names[] = {"h0", "h1", "h2", "h3"};
-	const char *name = names[roll(4)];
-	static const uint8_t block[1000];
-	uint32_t op = 3 + roll(OP_REMOVEXATTR - 2);
-
-	switch (op) {
-	case OP_CREATE:
-		create(v, 2 + roll(6), name);
-		break;
-	case OP_OPEN:
-		open_create(v, name);
-		break;
-	case OP_WRITE:
-		put_write(v, roll(100000), block, roll(1000));
-		break;
-	case OP_SETXATTR:
-		put_setxattr(v, name, roll(3), block, roll(1000));
-		break;
-	case OP_LOOKUP:
-	case OP_REMOVE:
-	case OP_SECINFO:
-	case OP_GETXATTR:
-	case OP_REMOVEXATTR:
-	case OP_LINK:
-		xdr_put_opaque(v4_op(v, op), name, 2);
-		break;
-	case OP_RENAME: {
-		struct xdr_out *o = v4_op(v, op);
-		xdr_put_opaque(o, name, 2);
-		xdr_put_opaque(o, names[roll(4)], 2);
-		break;
-	}
-	case OP_SETATTR: {
-		uint64_t size = htobe64(roll(1u << 20));
-		xdr_encode_stateid4(v4_op(v, op), &anonymous);
-		put_fattr(&v->rpc.out, FATTR4_SIZE, &size, 8);
-		break;
-	}
-	case OP_GETATTR:
-	case OP_TEST_STATEID: {
-		struct xdr_out *o = v4_op(v, op);
-		uint32_t words = roll(5);
-		xdr_put_u32(o, words);
-		for (uint32_t i = 0; i < words; i++)
-			xdr_put_u32(o, roll(UINT32_MAX));
-		break;
-	}
-	case OP_READDIR: {
-		READDIR4args args = {.cookie = roll(8), .maxcount = roll(4000)};
-		v4_add(v, READDIR, &args);
-		break;
-	}
-	case OP_DESTROY_CLIENTID:
-	case OP_DESTROY_SESSION:
-		break;
-	default: { /* numbers that mean little */
-		struct xdr_out *o = v4_op(v, op);
-		xdr_encode_stateid4(o, &anonymous);
-		for (uint32_t i = roll(12); i; i--)
-			xdr_put_u32(o, roll(4) ? roll(3) * 4096 : roll(UINT32_MAX));
-	}
-	}
-}
-
-static void hostile(void **state)
-{
-	struct v4 v;
-	(void)state;
-	connect_to(&v, "hostile", 2);
-	for (unsigned i = 0; i < 1500; i++) {
-		v.cache = roll(2);
-		v4_begin(&v);
-		uint8_t *from = v.rpc.out.p;
-		v4_put_root(&v, "data");
-		for (uint32_t ops = 1 + roll(6); ops; ops--) {
-			any_op(&v);
-			if (!roll(5))
-				v4_op(&v, OP_SAVEFH);
-		}
-		for (uint32_t changes = roll(4); changes; changes--)
-			from[roll((uint32_t)(v.rpc.out.p - from))] = (uint8_t)roll(256);
-		if (!roll(10))
-			v.rpc.out.p -= 4 * roll((uint32_t)(v.rpc.out.p - from) / 4);
-		if (!client_try(&v.rpc)) {
-			assert_true(client_connect(&v.rpc));
-			client_call(&v.rpc);
-		}
-		assert_int_equal(v.rpc.accept_stat, RPC_SUCCESS);
-		v4_head(&v);
-		if (v4_result(&v, OP_SEQUENCE) != NFS4_OK)
-			v.sequence[v.slot]--;
-	}
-	/* it lives, and what it keeps is sound */
-	begin(&v, "");
-	expect(&v, NFS4_OK);
-	v4_fini(&v);
-}
-
 /* ------------------------------------------------------------------------------------------------ */
 
 static int setup(void **state)
 {
 	(void)state;
-	run_init(&run, exports);
-	run_start(&run);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	run_stop(&run, SIGTERM);
-	run_fini(&run);
-	return 0;
+	return group_start(exports);
 }
 
 int main(void)
@@ -1581,11 +913,6 @@ int main(void)
 		cmocka_unit_test(data),
 		cmocka_unit_test(ranges),
 		cmocka_unit_test(xattrs),
-		cmocka_unit_test(replays),
-		cmocka_unit_test(clients),
-		cmocka_unit_test(restarts),
-		cmocka_unit_test(sizes),
-		cmocka_unit_test(hostile),
 	};
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return cmocka_run_group_tests(tests, setup, group_stop);
 }
