@@ -85,6 +85,8 @@ nfsstat4 nfs4_name_check(const struct xdr_opaque *name)
 
 #define WRITES (NFS4_OP_FH | NFS4_OP_CHANGES)
 #define FILES (NFS4_OP_FH | NFS4_OP_FILE)
+#define ONCE NFS4_OP_MARKED
+#define AGAIN NFS4_OP_REPLAYED
 #define CHANGE NFS4_CHANGE_INFO_BYTES
 #define STATEID NFS4_STATEID_BYTES
 /* what LOCK and LOCKT tell of the lock in the way */
@@ -103,41 +105,41 @@ static uint32_t test_stateid_more(struct nfs4_compound *c)
 }
 
 const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
-	[OP_ACCESS] = {"ACCESS", nfs4_op_access, NFS4_OP_FH, 8, 0, NULL},
+	[OP_ACCESS] = {"ACCESS", nfs4_op_access, NFS4_OP_FH | AGAIN, 8, 0, NULL},
 	[OP_CLOSE] = {"CLOSE", nfs4_op_close, FILES, STATEID, NFS4ERR_BAD_STATEID, NULL},
 	[OP_COMMIT] = {"COMMIT", nfs4_op_commit, FILES, NFS4_VERIFIER_SIZE, NFS4ERR_ISDIR, NULL},
-	[OP_CREATE] = {"CREATE", nfs4_op_create, WRITES, CHANGE + NFS4_BITS_BYTES, 0, NULL},
+	[OP_CREATE] = {"CREATE", nfs4_op_create, WRITES | ONCE, CHANGE + NFS4_BITS_BYTES, 0, NULL},
 	[OP_DELEGPURGE] = {"DELEGPURGE", NULL, 0, 0, 0, NULL},
 	[OP_DELEGRETURN] = {"DELEGRETURN", nfs4_op_delegreturn, FILES, 0, NFS4ERR_BAD_STATEID, NULL},
-	[OP_GETATTR] = {"GETATTR", nfs4_op_getattr, NFS4_OP_FH, 0, 0, nfs4_getattr_more},
-	[OP_GETFH] = {"GETFH", nfs4_op_getfh, NFS4_OP_FH, 4 + HANDLE_BYTES, 0, NULL},
-	[OP_LINK] = {"LINK", nfs4_op_link, WRITES | NFS4_OP_SAVED, CHANGE, 0, NULL},
+	[OP_GETATTR] = {"GETATTR", nfs4_op_getattr, NFS4_OP_FH | AGAIN, 0, 0, nfs4_getattr_more},
+	[OP_GETFH] = {"GETFH", nfs4_op_getfh, NFS4_OP_FH | AGAIN, 4 + HANDLE_BYTES, 0, NULL},
+	[OP_LINK] = {"LINK", nfs4_op_link, WRITES | ONCE | NFS4_OP_SAVED, CHANGE, 0, NULL},
 	[OP_LOCK] = {"LOCK", nfs4_op_lock, FILES, DENIED, NFS4ERR_ISDIR, NULL},
 	[OP_LOCKT] = {"LOCKT", nfs4_op_lockt, FILES, DENIED, NFS4ERR_ISDIR, NULL},
 	[OP_LOCKU] = {"LOCKU", nfs4_op_locku, FILES, STATEID, NFS4ERR_BAD_STATEID, NULL},
-	[OP_LOOKUP] = {"LOOKUP", nfs4_op_lookup, NFS4_OP_FH, 0, 0, NULL},
-	[OP_LOOKUPP] = {"LOOKUPP", nfs4_op_lookupp, NFS4_OP_FH, 0, 0, NULL},
-	[OP_NVERIFY] = {"NVERIFY", nfs4_op_nverify, NFS4_OP_FH, 0, 0, NULL},
-	[OP_OPEN] = {"OPEN", nfs4_op_open, NFS4_OP_FH, OPENED, 0, NULL},
+	[OP_LOOKUP] = {"LOOKUP", nfs4_op_lookup, NFS4_OP_FH | AGAIN, 0, 0, NULL},
+	[OP_LOOKUPP] = {"LOOKUPP", nfs4_op_lookupp, NFS4_OP_FH | AGAIN, 0, 0, NULL},
+	[OP_NVERIFY] = {"NVERIFY", nfs4_op_nverify, NFS4_OP_FH | AGAIN, 0, 0, NULL},
+	[OP_OPEN] = {"OPEN", nfs4_op_open, NFS4_OP_FH | ONCE, OPENED, 0, NULL},
 	[OP_OPENATTR] = {"OPENATTR", NULL, 0, 0, 0, NULL},
 	[OP_OPEN_CONFIRM] = {"OPEN_CONFIRM", NULL, 0, 0, 0, NULL},
 	[OP_OPEN_DOWNGRADE] = {"OPEN_DOWNGRADE", nfs4_op_open_downgrade, FILES, STATEID, NFS4ERR_BAD_STATEID, NULL},
-	[OP_PUTFH] = {"PUTFH", nfs4_op_putfh, 0, 0, 0, NULL},
-	[OP_PUTPUBFH] = {"PUTPUBFH", nfs4_op_putrootfh, 0, 0, 0, NULL}, /* RFC 8881 4.1.2: they may be one */
-	[OP_PUTROOTFH] = {"PUTROOTFH", nfs4_op_putrootfh, 0, 0, 0, NULL},
+	[OP_PUTFH] = {"PUTFH", nfs4_op_putfh, AGAIN, 0, 0, NULL},
+	[OP_PUTPUBFH] = {"PUTPUBFH", nfs4_op_putrootfh, AGAIN, 0, 0, NULL}, /* RFC 8881 4.1.2: they may be one */
+	[OP_PUTROOTFH] = {"PUTROOTFH", nfs4_op_putrootfh, AGAIN, 0, 0, NULL},
 	[OP_READ] = {"READ", nfs4_op_read, FILES, 8, NFS4ERR_ISDIR, nfs4_read_more},
 	[OP_READDIR] = {"READDIR", nfs4_op_readdir, NFS4_OP_FH, 0, 0, nfs4_readdir_more},
-	[OP_READLINK] = {"READLINK", nfs4_op_readlink, FILES, 4, NFS4ERR_WRONG_TYPE, nfs4_readlink_more},
-	[OP_REMOVE] = {"REMOVE", nfs4_op_remove, WRITES, CHANGE, 0, NULL},
-	[OP_RENAME] = {"RENAME", nfs4_op_rename, WRITES | NFS4_OP_SAVED, 2 * CHANGE, 0, NULL},
+	[OP_READLINK] = {"READLINK", nfs4_op_readlink, FILES | AGAIN, 4, NFS4ERR_WRONG_TYPE, nfs4_readlink_more},
+	[OP_REMOVE] = {"REMOVE", nfs4_op_remove, WRITES | ONCE, CHANGE, 0, NULL},
+	[OP_RENAME] = {"RENAME", nfs4_op_rename, WRITES | ONCE | NFS4_OP_SAVED, 2 * CHANGE, 0, NULL},
 	[OP_RENEW] = {"RENEW", NULL, 0, 0, 0, NULL},
-	[OP_RESTOREFH] = {"RESTOREFH", nfs4_op_restorefh, 0, 0, 0, NULL},
-	[OP_SAVEFH] = {"SAVEFH", nfs4_op_savefh, NFS4_OP_FH, 0, 0, NULL},
+	[OP_RESTOREFH] = {"RESTOREFH", nfs4_op_restorefh, AGAIN, 0, 0, NULL},
+	[OP_SAVEFH] = {"SAVEFH", nfs4_op_savefh, NFS4_OP_FH | AGAIN, 0, 0, NULL},
 	[OP_SECINFO] = {"SECINFO", nfs4_op_secinfo, NFS4_OP_FH, 4 + 2 * 4, 0, NULL},
-	[OP_SETATTR] = {"SETATTR", nfs4_op_setattr, WRITES, NFS4_BITS_BYTES, 0, NULL},
+	[OP_SETATTR] = {"SETATTR", nfs4_op_setattr, WRITES | ONCE, NFS4_BITS_BYTES, 0, NULL},
 	[OP_SETCLIENTID] = {"SETCLIENTID", NULL, 0, 0, 0, NULL},
 	[OP_SETCLIENTID_CONFIRM] = {"SETCLIENTID_CONFIRM", NULL, 0, 0, 0, NULL},
-	[OP_VERIFY] = {"VERIFY", nfs4_op_verify, NFS4_OP_FH, 0, 0, NULL},
+	[OP_VERIFY] = {"VERIFY", nfs4_op_verify, NFS4_OP_FH | AGAIN, 0, 0, NULL},
 	[OP_WRITE] = {"WRITE", nfs4_op_write, WRITES | NFS4_OP_FILE, 8 + NFS4_VERIFIER_SIZE, NFS4ERR_ISDIR, NULL},
 	[OP_RELEASE_LOCKOWNER] = {"RELEASE_LOCKOWNER", NULL, 0, 0, 0, NULL},
 	[OP_BACKCHANNEL_CTL] = {"BACKCHANNEL_CTL", nfs4_op_backchannel_ctl, 0, 0, 0, NULL},
@@ -161,12 +163,13 @@ const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
 	[OP_WANT_DELEGATION] = {"WANT_DELEGATION", NULL, 0, 0, 0, NULL},
 	[OP_DESTROY_CLIENTID] = {"DESTROY_CLIENTID", nfs4_op_destroy_clientid, NFS4_OP_NO_SESSION, 0, 0, NULL},
 	[OP_RECLAIM_COMPLETE] = {"RECLAIM_COMPLETE", nfs4_op_reclaim_complete, 0, 0, 0, NULL},
-	[OP_ALLOCATE] = {"ALLOCATE", nfs4_op_allocate, WRITES | NFS4_OP_FILE | NFS4_OP_V42, 0, NFS4ERR_ISDIR, NULL},
+	[OP_ALLOCATE] = {"ALLOCATE", nfs4_op_allocate, WRITES | ONCE | NFS4_OP_FILE | NFS4_OP_V42, 0, NFS4ERR_ISDIR,
+		NULL},
 	[OP_COPY] = {"COPY", nfs4_op_copy, WRITES | NFS4_OP_FILE | NFS4_OP_SAVED | NFS4_OP_V42,
 		4 + 8 + 4 + NFS4_VERIFIER_SIZE + 8, NFS4ERR_WRONG_TYPE, NULL},
 	[OP_COPY_NOTIFY] = {"COPY_NOTIFY", NULL, NFS4_OP_V42, 0, 0, NULL},
-	[OP_DEALLOCATE] = {"DEALLOCATE", nfs4_op_deallocate, WRITES | NFS4_OP_FILE | NFS4_OP_V42, 0, NFS4ERR_ISDIR,
-		NULL},
+	[OP_DEALLOCATE] = {"DEALLOCATE", nfs4_op_deallocate, WRITES | ONCE | NFS4_OP_FILE | NFS4_OP_V42, 0,
+		NFS4ERR_ISDIR, NULL},
 	[OP_IO_ADVISE] = {"IO_ADVISE", nfs4_op_io_advise, FILES | NFS4_OP_V42, NFS4_BITS_BYTES, NFS4ERR_ISDIR, NULL},
 	[OP_LAYOUTERROR] = {"LAYOUTERROR", NULL, NFS4_OP_V42, 0, 0, NULL},
 	[OP_LAYOUTSTATS] = {"LAYOUTSTATS", NULL, NFS4_OP_V42, 0, 0, NULL},
@@ -175,14 +178,14 @@ const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
 	[OP_READ_PLUS] = {"READ_PLUS", nfs4_op_read_plus, FILES | NFS4_OP_V42, 8, NFS4ERR_ISDIR, nfs4_read_plus_more},
 	[OP_SEEK] = {"SEEK", nfs4_op_seek, FILES | NFS4_OP_V42, 12, NFS4ERR_ISDIR, NULL},
 	[OP_WRITE_SAME] = {"WRITE_SAME", NULL, NFS4_OP_V42, 0, 0, NULL},
-	[OP_CLONE] = {"CLONE", nfs4_op_clone, WRITES | NFS4_OP_FILE | NFS4_OP_SAVED | NFS4_OP_V42, 0,
+	[OP_CLONE] = {"CLONE", nfs4_op_clone, WRITES | ONCE | NFS4_OP_FILE | NFS4_OP_SAVED | NFS4_OP_V42, 0,
 		NFS4ERR_WRONG_TYPE, NULL},
 	[OP_GETXATTR] = {"GETXATTR", nfs4_op_getxattr, FILES | NFS4_OP_V42, 4, NFS4ERR_NOXATTR, nfs4_getxattr_more},
-	[OP_SETXATTR] = {"SETXATTR", nfs4_op_setxattr, WRITES | NFS4_OP_FILE | NFS4_OP_V42, CHANGE, NFS4ERR_NOTSUPP,
-		NULL},
+	[OP_SETXATTR] = {"SETXATTR", nfs4_op_setxattr, WRITES | ONCE | NFS4_OP_FILE | NFS4_OP_V42, CHANGE,
+		NFS4ERR_NOTSUPP, NULL},
 	[OP_LISTXATTRS] = {"LISTXATTRS", nfs4_op_listxattrs, FILES | NFS4_OP_V42, 0, NFS4ERR_NOTSUPP,
 		nfs4_listxattrs_more},
-	[OP_REMOVEXATTR] = {"REMOVEXATTR", nfs4_op_removexattr, WRITES | NFS4_OP_FILE | NFS4_OP_V42, CHANGE,
+	[OP_REMOVEXATTR] = {"REMOVEXATTR", nfs4_op_removexattr, WRITES | ONCE | NFS4_OP_FILE | NFS4_OP_V42, CHANGE,
 		NFS4ERR_NOXATTR, NULL},
 };
 
@@ -304,13 +307,19 @@ static nfsstat4 op_run(struct nfs4_compound *c, const struct nfs4_op *op)
 		status = c->uncached ? NFS4ERR_RETRY_UNCACHED_REP : session_check(c, op);
 	if (!status && !op->run)
 		status = NFS4ERR_NOTSUPP;
-	if (!status && c->replay && !nfs4_replay_allows(c->opnum))
-		status = NFS4ERR_DELAY;
+	if (!status && c->replay)
+		status = nfs4_replay_op(c, op->flags);
 	if (!status)
 		status = fh_check(c, op);
 	if (!status)
 		status = room_check(c, op);
-	return status ? status : op->run(c);
+	if (status)
+		return status;
+	/* what a client does not want to be told again it can do again */
+	c->op.reply = NULL;
+	if ((op->flags & NFS4_OP_MARKED) && c->cache)
+		nfs4_mark(c);
+	return op->run(c);
 }
 
 static const struct nfs4_op *op_find(const struct nfs4_compound *c)

@@ -249,7 +249,8 @@ static bool put_fsid(struct xdr_out *out, const struct nfs4_object *o)
 	return xdr_put_u64(out, fs_snapshot_fsid(o->fh->export->fsid, o->attr->id.snap)) && xdr_put_u64(out, 0);
 }
 
-/* What OPEN takes (RFC 9754): accesses and denials, wishes for delegations, claims, ways to create; a word of bits each. */
+/* What OPEN takes (RFC 9754): accesses and denials, wishes for delegations, claims, ways to create; a word of bits
+ * each. */
 static bool put_open_arguments(struct xdr_out *out)
 {
 	static const uint32_t words[] = {
@@ -602,11 +603,11 @@ nfsstat4 nfs4_op_setattr(struct nfs4_compound *c)
 	if (!status)
 		status = nfs4_get_setattr(c, &args.obj_attributes, false, &set, &bits);
 	/* who opened the file for writing may truncate it */
-	if (!status && (set.set & FS_SET_SIZE))
+	if (!status && !c->told && (set.set & FS_SET_SIZE))
 		status = nfs4_stateid_check(c, &args.stateid, OPEN4_SHARE_ACCESS_WRITE, &use);
-	if (!status)
+	if (!status && !c->told)
 		status = nfs4_deleg_break(c->current.fs, c->current.id, c->client);
-	if (!status) {
+	if (!status && !c->told) {
 		op.opened = use.opened;
 		int rc = fs_setattr(c->current.fs, &op, c->current.id, &set, NULL, NULL);
 		status = nfs4_status(rc);
@@ -666,7 +667,7 @@ nfsstat4 nfs4_op_verify(struct nfs4_compound *c)
 
 	if (!xdr_decode_VERIFY4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
-	nfsstat4 status = compare(c, &args.obj_attributes);
+	nfsstat4 status = nfs4_replay_passed(c) ? NFS4ERR_SAME : compare(c, &args.obj_attributes);
 	return status == NFS4ERR_SAME ? NFS4_OK : status;
 }
 
@@ -676,6 +677,6 @@ nfsstat4 nfs4_op_nverify(struct nfs4_compound *c)
 
 	if (!xdr_decode_NVERIFY4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
-	nfsstat4 status = compare(c, &args.obj_attributes);
+	nfsstat4 status = nfs4_replay_passed(c) ? NFS4ERR_NOT_SAME : compare(c, &args.obj_attributes);
 	return status == NFS4ERR_NOT_SAME ? NFS4_OK : status;
 }

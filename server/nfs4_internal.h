@@ -76,7 +76,8 @@ struct nfs4_compound {
 	struct fs_op op;	 /* for operations on the current filehandle; cred is current.cred */
 	struct fs_reply mark;	 /* session and sequence, for changes that must not be done twice (nfs4_replay.c) */
 	uint32_t slot_id;
-	bool replay; /* of an earlier life's session */
+	bool replay;		     /* of an earlier life's session */
+	const struct fs_reply *told; /* the operation was done by it: only its success is told */
 	/* The current stateid (RFC 8881 16.2.3.1.2) goes with the filehandle: nfs4_fh_changed() forgets it. */
 	stateid4 current_stateid, saved_stateid;
 	bool current_stateid_valid, saved_stateid_valid;
@@ -102,6 +103,8 @@ struct nfs4_compound {
 #define NFS4_OP_NO_SESSION 8u /* may also come alone, without SEQUENCE */
 #define NFS4_OP_V42 16u	      /* minor version 2 */
 #define NFS4_OP_FILE 32u      /* the current filehandle is no pseudo directory, else NFS4ERR_WRONG_TYPE or so */
+#define NFS4_OP_MARKED 64u    /* what it changes must not be changed twice, over a restart either (nfs4_replay.c) */
+#define NFS4_OP_REPLAYED 128u /* changes nothing, and needs no session: may run in one of an earlier life */
 struct nfs4_op {
 	const char *name;
 	nfsstat4 (*run)(struct nfs4_compound *c);
@@ -300,18 +303,19 @@ uint32_t nfs4_listxattrs_more(struct nfs4_compound *c);
 #define NFS4_READ_PLUS_HEADS (NFS4_READ_PLUS_SEGMENTS * 20u)
 
 /*
- * Changes that were made before a restart (nfs4_replay.c). SEQUENCE notes what it is in the compound's mark; in an
- * unknown session nfs4_replay_begin() tells whether the compound may run once more. A change asks nfs4_was_done() first
- * (then MADE is what it made), and gives nfs4_marked() to fs/. No wait.
+ * Changes that were made before a restart (nfs4_replay.c). SEQUENCE notes what it is in the compound's mark, and in an
+ * unknown session asks nfs4_replay_begin() whether it is known all the same: then each operation is what
+ * nfs4_replay_op() says. c->told, if it is set, is the mark of the operation, whose success is told, and nothing done.
+ * Else nfs4_mark() puts the mark into c->op for the transaction of the change. No wait.
  */
 int nfs4_replay_start(const struct exports *exports); /* -ENOMEM */
 void nfs4_replay_stop(void);
 bool nfs4_reply_is_ours(const struct fs_reply *reply);
-void nfs4_mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args);
-bool nfs4_replay_begin(struct nfs4_compound *c, const SEQUENCE4args *args);
-bool nfs4_replay_allows(uint32_t opnum);
-const struct fs_op *nfs4_marked(struct nfs4_compound *c);
-bool nfs4_was_done(const struct nfs4_compound *c, struct fs_id *made);
+void nfs4_mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args, uint64_t checksum);
+nfsstat4 nfs4_replay_begin(struct nfs4_compound *c);		  /* NFS4ERR_BADSESSION, _SEQ_FALSE_RETRY */
+nfsstat4 nfs4_replay_op(struct nfs4_compound *c, uint32_t flags); /* of the operation; NFS4ERR_DELAY: not now */
+bool nfs4_replay_passed(const struct nfs4_compound *c);		  /* what follows was done, so this had succeeded */
+void nfs4_mark(struct nfs4_compound *c);
 
 /* Operations */
 nfsstat4 nfs4_op_exchange_id(struct nfs4_compound *c);

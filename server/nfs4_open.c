@@ -130,6 +130,10 @@ static nfsstat4 open_by_name(struct open_call *o, const component4 *name)
 					  : fs_lookup(dir->fs, &o->c->op, dir->id, (const char *)name->data, name->len,
 						    &o->attr, &dir_attr);
 		if (rc == -ENOENT && create) {
+			/* who is told after a restart that the file was made has to be one that may reclaim */
+			status = nfs4_client_record_put(o->c->client, o->c->current.export);
+			if (status)
+				return status;
 			rc = create_file(o, name);
 			if (rc == -EEXIST && unchecked)
 				rc = -EAGAIN;
@@ -333,6 +337,38 @@ static nfsstat4 open_truncate(struct open_call *o)
 	return status;
 }
 
+/* It was done by an earlier life, which made or truncated the file: of the open itself only that is left. */
+static nfsstat4 open_told(struct open_call *o)
+{
+	static const struct nfs4_bits size = {.word = {1u << FATTR4_SIZE}};
+	bool unchecked = o->args.openhow.how.mode == UNCHECKED4; /* then it may have been there: not all was set */
+	nfsstat4 status = o->args.openhow.opentype == OPEN4_CREATE ? open_create_attrs(o) : NFS4_OK;
+
+	if (status)
+		return status;
+	nfs4_setattr_restrict(&o->c->current.cred, &o->set, &o->set_attrs);
+	if (unchecked)
+		o->set_attrs.word[0] &= size.word[0];
+	for (unsigned w = 1; unchecked && w < NFS4_BITMAP_WORDS; w++)
+		o->set_attrs.word[w] = 0;
+	o->attr.id = o->c->told->id;
+	nfs4_stateid_put_stale(o->attr.id, &o->res.stateid);
+	o->res.delegation.delegation_type = OPEN_DELEGATE_NONE;
+	return NFS4_OK;
+}
+
+static nfsstat4 open_put(struct open_call *o)
+{
+	struct nfs4_compound *c = o->c;
+
+	o->res.rflags = OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | OPEN4_RESULT_MAY_NOTIFY_LOCK;
+	o->res.attrset.count = NFS4_BITMAP_WORDS;
+	o->res.attrset.item = o->set_attrs.word;
+	nfs4_fh_move(c, o->attr.id);
+	nfs4_current_stateid_set(c, &o->res.stateid);
+	return nfs4_fits(c, xdr_encode_OPEN4resok(&c->req->out, &o->res));
+}
+
 nfsstat4 nfs4_op_open(struct nfs4_compound *c)
 {
 	struct open_call o = {.c = c};
@@ -340,6 +376,10 @@ nfsstat4 nfs4_op_open(struct nfs4_compound *c)
 
 	if (!xdr_decode_OPEN4args(&c->req->in, &o.args))
 		return NFS4ERR_BADXDR;
+	if (c->told) {
+		status = open_told(&o);
+		return status ? status : open_put(&o);
+	}
 	status = open_args(&o);
 	if (!status)
 		status = open_file(&o);
@@ -361,12 +401,7 @@ nfsstat4 nfs4_op_open(struct nfs4_compound *c)
 		return status;
 	if (!o.made) /* of an existing file only the size is set */
 		o.set_attrs = (struct nfs4_bits){.word = {o.set_attrs.word[0] & 1u << FATTR4_SIZE}};
-	o.res.rflags = OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | OPEN4_RESULT_MAY_NOTIFY_LOCK;
-	o.res.attrset.count = NFS4_BITMAP_WORDS;
-	o.res.attrset.item = o.set_attrs.word;
-	nfs4_fh_move(c, o.attr.id);
-	nfs4_current_stateid_set(c, &o.res.stateid);
-	return nfs4_fits(c, xdr_encode_OPEN4resok(&c->req->out, &o.res));
+	return open_put(&o);
 }
 
 /* ------------------------------------------------------------------------------------------------

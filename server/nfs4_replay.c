@@ -5,14 +5,20 @@
  * the server lives, the slot knows the answer. After a restart there is no such session, and a client that were told
  * only that would do the change anew in a new session: a REMOVE that was done would fail.
  *
- * So a change of names carries a mark (struct fs_reply) into its transaction: session, slot, sequence and operation.
- * The marks are read at start. A SEQUENCE whose session is unknown, but which has a mark, runs once more, as what it
- * was (RFC 8881 2.10.6.5): operations with a mark tell their success, the others, which change nothing or were not
- * reached, run. Anything else in an unknown session is NFS4ERR_BADSESSION: the client makes a new one and reclaims its
- * state.
+ * So a change carries a mark (struct fs_reply) into its transaction, where the client wanted its reply kept: session,
+ * slot, sequence, which operation of the compound it was, and a checksum of the request. Which operations do is said in
+ * nfs4_ops[] (NFS4_OP_MARKED): all that change names, attributes, extended attributes or ranges of a file. Not WRITE
+ * and COPY: what they have not made stable a client must send anew anyway, since the verifier is another, and a mark
+ * for each would double what a small WRITE costs the log. Nor what changes states alone: they are gone, and reclaimed.
  *
- * OPEN is not among them: its stateid is gone, so the client has to open anew, and an exclusive create knows its file
- * by the verifier. Attributes and data may be set twice.
+ * The marks are read at start. A SEQUENCE whose session is unknown, but which has a mark, is what it was before (RFC
+ * 8881 2.10.6.5): operations with a mark tell their success, and those that change nothing run once more. What was not
+ * reached, or needs the session, is NFS4ERR_DELAY: nothing is done in a session that is gone. Another request under the
+ * number of one with a mark is NFS4ERR_SEQ_FALSE_RETRY; anything else in an unknown session NFS4ERR_BADSESSION: the
+ * client makes a new one and reclaims its state.
+ *
+ * An OPEN with a mark made or truncated its file. It is told with a stateid that nobody knows any more: the client
+ * finds that out as it does with all the others that it had, and reclaims the open by the filehandle.
  *
  * The table is made at start and read afterwards: no lock. Session ids are never used again.
  */
@@ -22,6 +28,12 @@
 #include "server/nfs4_session.h"
 
 #define MARK_NFS4 0x80000000u /* tells marks from those of NFSv3, whose procedure numbers are small */
+#define MARK_RDMA 0x40000000u /* the checksum is of another form then */
+#define MARK_SLOT 14	      /* then the operation's place in the compound, and its number */
+#define MARK_PLACE 8
+_Static_assert(NFS4_SLOTS_MAX <= 1u << (30 - MARK_SLOT) && NFS4_OPS_MAX <= 1u << (MARK_SLOT - MARK_PLACE) &&
+		       OP_REMOVEXATTR < 1u << MARK_PLACE,
+	"a mark has room for them");
 
 struct known {
 	struct htable_node node;
@@ -35,9 +47,14 @@ bool nfs4_reply_is_ours(const struct fs_reply *reply)
 	return reply->proc & MARK_NFS4;
 }
 
-static uint32_t mark_proc(uint32_t slot, uint32_t opnum)
+static uint32_t mark_slot(const struct fs_reply *mark)
 {
-	return MARK_NFS4 | slot << 8 | opnum;
+	return (mark->proc & ~(MARK_NFS4 | MARK_RDMA)) >> MARK_SLOT;
+}
+
+static uint32_t mark_place(const struct fs_reply *mark)
+{
+	return mark->proc >> MARK_PLACE & (NFS4_OPS_MAX - 1);
 }
 
 static uint64_t mark_hash(uint64_t client, uint32_t sequence, uint32_t slot)
@@ -56,7 +73,7 @@ static void load_one(void *arg, const struct fs_reply *reply)
 	if (!known)
 		return; /* then it is as if the mark had been too old to be kept */
 	known->reply = *reply;
-	htable_insert(&table, &known->node, mark_hash(reply->client, reply->xid, (reply->proc & ~MARK_NFS4) >> 8));
+	htable_insert(&table, &known->node, mark_hash(reply->client, reply->xid, mark_slot(reply)));
 	(*count)++;
 }
 
@@ -93,69 +110,57 @@ void nfs4_replay_stop(void)
 	ready = false;
 }
 
-static const struct fs_reply *known_find(const struct nfs4_compound *c, uint32_t proc)
+/* The mark of the operation at PLACE, or of the first behind it that has one. */
+static const struct fs_reply *known_find(const struct nfs4_compound *c, uint32_t place, bool exactly)
 {
 	uint64_t hash = mark_hash(c->mark.client, c->mark.xid, c->slot_id);
 
 	htable_foreach_hash (n, &table, hash) {
 		const struct fs_reply *reply = &container_of(n, struct known, node)->reply;
 
-		if (reply->client == c->mark.client && reply->xid == c->mark.xid &&
-			(proc ? reply->proc == proc : (reply->proc & ~MARK_NFS4) >> 8 == c->slot_id))
+		if (reply->client == c->mark.client && reply->xid == c->mark.xid && mark_slot(reply) == c->slot_id &&
+			(exactly ? mark_place(reply) == place : mark_place(reply) >= place))
 			return reply;
 	}
 	return NULL;
 }
 
-void nfs4_mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args)
+void nfs4_mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args, uint64_t checksum)
 {
+	uint64_t sum = checksum ^ hash_u64(c->req->cred.uid);
+
 	c->slot_id = args->sa_slotid;
-	c->mark = (struct fs_reply){.client = nfs4_session_hash(args->sa_sessionid), .xid = args->sa_sequenceid};
+	c->mark = (struct fs_reply){.client = nfs4_session_hash(args->sa_sessionid),
+		.xid = args->sa_sequenceid,
+		.checksum = (uint32_t)(sum ^ sum >> 32)};
 }
 
-bool nfs4_replay_begin(struct nfs4_compound *c, const SEQUENCE4args *args)
+nfsstat4 nfs4_replay_begin(struct nfs4_compound *c)
 {
-	nfs4_mark_begin(c, args);
-	c->replay = ready && args->sa_slotid < NFS4_SLOTS_MAX && known_find(c, 0);
-	return c->replay;
+	const struct fs_reply *known = ready && c->slot_id < NFS4_SLOTS_MAX ? known_find(c, 0, false) : NULL;
+
+	if (!known)
+		return NFS4ERR_BADSESSION;
+	if (known->checksum != c->mark.checksum && !(known->proc & MARK_RDMA) == !c->req->rdma)
+		return NFS4ERR_SEQ_FALSE_RETRY;
+	c->replay = true;
+	return NFS4_OK;
 }
 
-/* Only what needs no session can run in one that is gone; clients do not mix the changes above with more. */
-bool nfs4_replay_allows(uint32_t opnum)
+nfsstat4 nfs4_replay_op(struct nfs4_compound *c, uint32_t flags)
 {
-	switch (opnum) {
-	case OP_SEQUENCE:
-	case OP_PUTFH:
-	case OP_PUTROOTFH:
-	case OP_SAVEFH:
-	case OP_RESTOREFH:
-	case OP_GETFH:
-	case OP_GETATTR:
-	case OP_LOOKUP:
-	case OP_ACCESS:
-	case OP_CREATE:
-	case OP_REMOVE:
-	case OP_RENAME:
-	case OP_LINK:
-		return true;
-	default:
-		return false;
-	}
+	c->told = flags & NFS4_OP_MARKED ? known_find(c, c->op_index, true) : NULL;
+	return c->told || (flags & NFS4_OP_REPLAYED) ? NFS4_OK : NFS4ERR_DELAY;
 }
 
-const struct fs_op *nfs4_marked(struct nfs4_compound *c)
+bool nfs4_replay_passed(const struct nfs4_compound *c)
 {
-	c->mark.proc = mark_proc(c->slot_id, c->opnum);
-	c->mark.time_ns = wall_ns();
+	return c->replay && known_find(c, c->op_index, false);
+}
+
+void nfs4_mark(struct nfs4_compound *c)
+{
+	c->mark.proc = MARK_NFS4 | (c->req->rdma ? MARK_RDMA : 0) | c->slot_id << MARK_SLOT |
+		       c->op_index << MARK_PLACE | c->opnum;
 	c->op.reply = &c->mark;
-	return &c->op;
-}
-
-bool nfs4_was_done(const struct nfs4_compound *c, struct fs_id *made)
-{
-	const struct fs_reply *reply = c->replay ? known_find(c, mark_proc(c->slot_id, c->opnum)) : NULL;
-
-	if (reply && made)
-		*made = reply->id;
-	return reply;
 }

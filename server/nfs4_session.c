@@ -491,10 +491,8 @@ static uint32_t least_reply(const struct nfs4_compound *c)
 
 /* Session locked. *AGAIN: it was done; *REPLY then, with a reference, where it was kept. */
 static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session, const SEQUENCE4args *args,
-	bool *again, struct nfs4_reply **reply)
+	uint64_t checksum, bool *again, struct nfs4_reply **reply)
 {
-	uint64_t checksum = request_checksum(c);
-
 	if (session->gone)
 		return NFS4ERR_BADSESSION;
 	if (args->sa_slotid >= session->slots)
@@ -558,13 +556,16 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 	if (!xdr_decode_SEQUENCE4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
 	struct nfs4_session *session = session_find(args.sa_sessionid);
-	if (!session)
-		return nfs4_replay_begin(c, &args)
-			       ? nfs4_fits(c, put_sequence(out, &args, args.sa_slotid, args.sa_slotid, 0))
-			       : NFS4ERR_BADSESSION;
-	nfs4_mark_begin(c, &args);
+	uint64_t checksum = request_checksum(c);
+	nfsstat4 status;
+
+	nfs4_mark_begin(c, &args, checksum);
+	if (!session) {
+		status = nfs4_replay_begin(c);
+		return status ? status : nfs4_fits(c, put_sequence(out, &args, args.sa_slotid, args.sa_slotid, 0));
+	}
 	pthread_mutex_lock(&session->lock);
-	nfsstat4 status = slot_check(c, session, &args, &again, &reply);
+	status = slot_check(c, session, &args, checksum, &again, &reply);
 	uint32_t slots = session->slots, target = session->target;
 	pthread_mutex_unlock(&session->lock);
 	if (status) {

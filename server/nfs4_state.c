@@ -363,6 +363,14 @@ void nfs4_stateid_put(const struct nfs4_state *state, stateid4 *to)
 	put_le32(to->other + 8, state->generation);
 }
 
+void nfs4_stateid_put_stale(struct fs_id id, stateid4 *to)
+{
+	to->seqid = 1;
+	put_le32(to->other, ~all.instance);
+	put_le32(to->other + 4, (uint32_t)(id.ino ^ id.ino >> 32));
+	put_le32(to->other + 8, id.gen);
+}
+
 static bool bytes_are(const uint8_t *p, size_t n, uint8_t what)
 {
 	for (size_t i = 0; i < n; i++)

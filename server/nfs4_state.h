@@ -191,6 +191,7 @@ void nfs4_state_forget(struct nfs4_state *state, struct list *dropped); /* as un
 void nfs4_state_drop(struct list *dropped);
 void nfs4_state_bump(struct nfs4_state *state);			     /* locked: the next seqid */
 void nfs4_stateid_put(const struct nfs4_state *state, stateid4 *to); /* locked */
+void nfs4_stateid_put_stale(struct fs_id id, stateid4 *to);	     /* of an earlier life: nobody knows it */
 bool nfs4_file_is_current(const struct nfs4_file *file, const struct nfs4_compound *c);
 void nfs4_current_stateid_set(struct nfs4_compound *c, const stateid4 *stateid);
 /* Ends the client ID if its lease ran out: what it holds gives way to others. True: try again. Waits. */

@@ -94,10 +94,12 @@ nfsstat4 nfs4_op_setxattr(struct nfs4_compound *c)
 	nfsstat4 status = key_make(&args.sxa_key, key);
 	if (!status && args.sxa_value.len > FS_XATTR_MAX)
 		status = NFS4ERR_XATTR2BIG;
-	if (!status)
+	if (!status && !c->told)
 		status = nfs4_deleg_break(c->current.fs, c->current.id, c->client);
 	if (status)
 		return status;
+	if (c->told)
+		return nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));
 	struct buf *value = buf_alloc(args.sxa_value.len ? args.sxa_value.len : 1);
 	struct slice to = {.buf = value, .off = 0, .len = args.sxa_value.len};
 	if (args.sxa_value.len && rpc_payload_fetch(c->req, &args.sxa_value, &to, 1)) {
@@ -123,11 +125,13 @@ nfsstat4 nfs4_op_removexattr(struct nfs4_compound *c)
 	if (!xdr_decode_REMOVEXATTR4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
 	nfsstat4 status = key_make(&args.rxa_name, key);
-	if (!status)
+	if (!status && !c->told)
 		status = nfs4_deleg_break(c->current.fs, c->current.id, c->client);
 	if (status)
 		return status;
-	int rc = fs_removexattr(c->current.fs, &c->op, c->current.id, key, SPACE_BYTES + args.rxa_name.len, &wcc);
+	int rc = 0;
+	if (!c->told)
+		rc = fs_removexattr(c->current.fs, &c->op, c->current.id, key, SPACE_BYTES + args.rxa_name.len, &wcc);
 	return rc ? xattr_status(rc) : nfs4_fits(c, nfs4_put_change_info(&c->req->out, &wcc));
 }
 
