@@ -71,8 +71,8 @@ static void state_add(void *arg, const struct nfs4_state_info *info)
 		return; /* lock_add() tells of the ranges */
 	object = state_object(
 		info->client, info->fsid, info->ino, info->kind == NFS4_STATE_OPEN ? "open" : "delegation");
+	admin_put_string(object, "access", access_text(info->access));
 	if (info->kind == NFS4_STATE_OPEN) {
-		admin_put_string(object, "access", access_text(info->access));
 		admin_put_string(object, "deny", access_text(info->deny));
 	} else {
 		admin_put(object, "recalled", json_boolean(info->recalled));

@@ -51,7 +51,7 @@ static void show_state(struct table *table, const json_t *s)
 		table_add(table, 3, "%s",
 			is_true(s, "revoked")	 ? "revoked"
 			: is_true(s, "recalled") ? "being recalled"
-						 : "read");
+						 : json_text(s, "access"));
 	else if (json_object_get(s, "last"))
 		table_add(table, 3, "%s, bytes %" PRIu64 " to %" PRIu64 "%s", json_text(s, "access"),
 			json_number(s, "first"), json_number(s, "last"), by);

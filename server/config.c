@@ -368,6 +368,17 @@ static int delegations_read(struct reader *r, yaml_node_t *node, void *arg)
 	return rc;
 }
 
+static int lease_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	uint64_t value;
+	int rc = number_read(r, node, "a number of seconds from 5 to 600", 5, 600, &value);
+
+	(void)arg;
+	if (rc == 0)
+		r->config->lease = (unsigned)value;
+	return rc;
+}
+
 static int metrics_read(struct reader *r, yaml_node_t *node, void *arg)
 {
 	struct config *config = r->config;
@@ -427,6 +438,7 @@ static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 		{"memory", memory_read},
 		{"control", control_read},
 		{"delegations", delegations_read},
+		{"lease", lease_read},
 		{"hook", hook_read},
 		{"metrics", metrics_read},
 		{NULL, NULL},
@@ -569,6 +581,7 @@ static void defaults_begin(struct config *config)
 	config->rdma_port = 20049;
 	config->metrics_port = 9750;
 	config->delegations = DELEGATIONS_READ;
+	config->lease = CONFIG_LEASE_DEFAULT;
 }
 
 int config_default(struct config **out, struct error *err)

@@ -311,7 +311,7 @@ static bool put_attribute(struct nfs4_compound *c, struct xdr_out *out, unsigned
 	case FATTR4_FSID:
 		return put_fsid(out, o);
 	case FATTR4_LEASE_TIME:
-		return xdr_put_u32(out, NFS4_LEASE_SECONDS);
+		return xdr_put_u32(out, nfs4_lease_seconds());
 	case FATTR4_RDATTR_ERROR:
 		return xdr_put_u32(out, NFS4_OK);
 	case FATTR4_FILEHANDLE:

@@ -5,9 +5,9 @@
  * record, which the first CREATE_SESSION confirms; until then the record that was confirmed before stays in force. So
  * there are at most two records of one owner.
  *
- * A lease lasts NFS4_LEASE_SECONDS and is renewed by every SEQUENCE. A client whose lease ran out keeps what it has
- * until somebody else wants it (the state machine then ends the client), until the table is full, or for a day. So a
- * network that was cut for an hour costs nobody anything.
+ * A lease lasts as long as the configuration says and is renewed by every SEQUENCE. A client whose lease ran out keeps
+ * what it has until somebody else wants it (the state machine then ends the client), until the table is full, or for a
+ * day. So a network that was cut for an hour costs nobody anything.
  *
  * A client that ends is first taken out of the tables, so that nothing new begins for it; then what runs is given a
  * moment to end; then its states and its durable record go. Whoever still holds a reference finds it gone.
@@ -24,6 +24,7 @@
 #define WAIT_COMPOUNDS (2 * NSEC_PER_SEC)
 
 struct nfs4_tables nfs4_tables = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static unsigned lease_seconds = CONFIG_LEASE_DEFAULT;
 static struct nfs4_tables *const t = &nfs4_tables;
 
 /* ------------------------------------------------------------------------------------------------
@@ -70,6 +71,16 @@ struct nfs4_client *nfs4_client_find(uint64_t id)
 		nfs4_client_hold(client);
 	pthread_mutex_unlock(&t->lock);
 	return client;
+}
+
+void nfs4_lease_set(unsigned seconds)
+{
+	lease_seconds = seconds;
+}
+
+unsigned nfs4_lease_seconds(void)
+{
+	return lease_seconds;
 }
 
 static uint64_t owner_hash(const uint8_t *owner, uint32_t len)

@@ -1,6 +1,6 @@
 /*
- * nfs4_deleg: read delegations (RFC 8881 chapter 10): a client that has one may open, read and cache a file by itself,
- * until somebody wants to change it.
+ * nfs4_deleg: delegations (RFC 8881 chapter 10): a client that has one for reading may open, read and cache a file by
+ * itself, until somebody wants to change it.
  *
  * Given with an OPEN for reading alone, when nobody has the file open for writing, the client can be called back, and
  * no delegation of the file was recalled a moment ago. Whoever wants to change the file, or its names, by NFSv4 or
@@ -14,15 +14,15 @@
  *
  * A client's own operations do not recall what it has itself: it knows what it does.
  *
- * Write delegations are not given. (Most of what they save is saved by opens that the client keeps, and each costs
- * every GETATTR of others a question to the holder.)
+ * Write delegations are given where the configuration says so: to a client that alone has the file open. Others who
+ * look at the file then ask the holder for what it has changed (CB_GETATTR), and whoever opens it recalls them. (Most
+ * of what they save is saved by opens that the client keeps, and each costs every GETATTR of others that question.)
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "server/nfs4_state.h"
 
-#define LEASE_NS (NFS4_LEASE_SECONDS * NSEC_PER_SEC)
 #define COOL_NS (10 * NSEC_PER_SEC)	  /* after a recall, no new delegation of the file */
 #define CHANGE_NS NSEC_PER_SEC		  /* nor while an operation that changes it without an open may run */
 #define PATIENCE_NS (100 * NSEC_PER_MSEC) /* an operation waits so long for what it had recalled */
@@ -200,7 +200,7 @@ struct recall {
 static void recall_fiber(void *arg)
 {
 	struct recall *recall = arg;
-	uint64_t deadline = now_ns() + LEASE_NS;
+	uint64_t deadline = now_ns() + NFS4_LEASE_NS;
 	uint8_t args[HANDLE_BYTES + 64];
 	CB_RECALL4args call = {
 		.stateid = recall->stateid, .truncate = false, .fh = {.data = recall->fh, .len = HANDLE_BYTES}};
@@ -295,7 +295,7 @@ static bool break_once(
 				*absent = nfs4_client_id(state->client);
 			else if (!state->deleg.recalled)
 				recall_start(state);
-			else if (now_ns() - state->deleg.recalled > LEASE_NS) {
+			else if (now_ns() - state->deleg.recalled > NFS4_LEASE_NS) {
 				deleg_revoke(state);
 				continue;
 			}

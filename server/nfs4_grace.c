@@ -4,9 +4,10 @@
  * Before the first state of a client on a file system is granted, the client's name is written there, durably: one
  * record per client and file system, by fs_state_put(), so that it moves with the drives. At start the records tell who
  * may reclaim. As long as some of those have not said RECLAIM_COMPLETE, and for a lease at most, nothing new is given
- * to anybody (NFS4ERR_GRACE). What is then not taken back is forgotten: the record is deleted before anybody may have
- * what it stood for, since a client that comes later, even after yet another restart, must not believe that it still
- * has it.
+ * to anybody (NFS4ERR_GRACE). That is the lease that they were told, should the configuration have another one now: so
+ * the longest that a client may have heard of stands on the file systems, too. What is then not taken back is
+ * forgotten: the record is deleted before anybody may have what it stood for, since a client that comes later, even
+ * after yet another restart, must not believe that it still has it.
  *
  * A record is ours (CURRENT), or of the earlier life: nothing reclaimed yet (OLD), or something (RECLAIMING).
  *
@@ -22,8 +23,6 @@
 #include "server/grace.h"
 #include "server/nfs4_state.h"
 #include "server/stable.h"
-
-#define LEASE_NS (NFS4_LEASE_SECONDS * NSEC_PER_SEC)
 
 enum record_state { RECORD_OLD, RECORD_RECLAIMING, RECORD_CURRENT };
 
@@ -44,6 +43,7 @@ static _Atomic bool active;
 static bool started, stopping;
 static struct fiber_mutex durable; /* on reactor 0 */
 static struct wait_group fiber;
+static unsigned grace_seconds;
 
 bool nfs4_grace_active(void)
 {
@@ -219,6 +219,42 @@ void nfs4_client_record_delete(struct nfs4_client *client)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * The lease that clients were told, le32 seconds
+ */
+
+static const char lease_name[] = "lease";
+
+static unsigned lease_known(struct fs *fs)
+{
+	le32 seconds;
+	size_t len;
+
+	if (fs_state_get(fs, STABLE_NFS4_SERVER, lease_name, strlen(lease_name), &seconds, sizeof(seconds), &len) ||
+		len != sizeof(seconds))
+		return CONFIG_LEASE_DEFAULT;
+	return le32_get(seconds);
+}
+
+/* A longer one before anybody hears of it; a shorter one when nobody counts on the longer any more. */
+static void lease_keep(const struct exports *exports, bool shorter)
+{
+	const le32 seconds = le32_put(nfs4_lease_seconds());
+
+	for (unsigned i = 0; exports && i < exports->count; i++) {
+		struct fs *fs = exports->export[i].fs;
+		unsigned known = lease_known(fs);
+
+		if (known == nfs4_lease_seconds() || (known > nfs4_lease_seconds() && !shorter))
+			continue;
+		int rc =
+			fs_state_put(fs, STABLE_NFS4_SERVER, lease_name, strlen(lease_name), &seconds, sizeof(seconds));
+		if (rc && rc != -EROFS)
+			log_error("nfs4", "the lease could not be noted filesystem=%s errno=%d",
+				exports->export[i].filesystem->name, -rc);
+	}
+}
+
+/* ------------------------------------------------------------------------------------------------
  * Grace
  */
 
@@ -283,7 +319,7 @@ static unsigned grace_pending(void)
 
 static void grace_fiber(void *arg)
 {
-	uint64_t until = now_ns() + LEASE_NS;
+	uint64_t until = now_ns() + grace_seconds * NSEC_PER_SEC;
 
 	(void)arg;
 	while (!stopping && now_ns() < until && grace_pending())
@@ -297,6 +333,9 @@ static void grace_fiber(void *arg)
 		for (struct htable_node *n; (n = htable_next(&records, &cursor));)
 			record_settle(container_of(n, struct record, node), RECORD_CURRENT);
 		pthread_mutex_unlock(&lock);
+		struct exports *exports = exports_get();
+		lease_keep(exports, true);
+		exports_put(exports);
 		atomic_store(&active, false);
 		grace_done(GRACE_NFS4);
 		log_info("nfs4", "grace is over");
@@ -326,19 +365,25 @@ int nfs4_grace_start(const struct exports *exports)
 	pending = 0;
 	fiber_mutex_init(&durable);
 	wait_group_init(&fiber);
+	grace_seconds = nfs4_lease_seconds();
 	for (unsigned i = 0; i < exports->count; i++) {
 		int rc = records_load(&exports->export[i]);
+		unsigned known = lease_known(exports->export[i].fs);
 
 		if (rc)
 			log_error("nfs4",
 				"the records of clients cannot be read, they cannot reclaim filesystem=%s errno=%d",
 				exports->export[i].filesystem->name, -rc);
+		if (known > grace_seconds)
+			grace_seconds = known;
 	}
+	lease_keep(exports, !pending);
 	if (!pending)
 		return 0;
 	atomic_store(&active, true);
-	grace_begin(GRACE_NFS4, now_ns() + 2 * LEASE_NS); /* it is done earlier: when the fiber has cleared up */
-	log_info("nfs4", "grace for clients of before the restart records=%u seconds=%u", pending, NFS4_LEASE_SECONDS);
+	grace_begin(GRACE_NFS4,
+		now_ns() + 2 * grace_seconds * NSEC_PER_SEC); /* it is done earlier: when the fiber has cleared up */
+	log_info("nfs4", "grace for clients of before the restart records=%u seconds=%u", pending, grace_seconds);
 	wait_group_add(&fiber, 1);
 	if (fiber_spawn(grace_fiber, NULL)) {
 		wait_group_done(&fiber, 0);

@@ -33,7 +33,6 @@
 #include "server/nfs_internal.h"
 #include "xdr/nfs4.h"
 
-#define NFS4_LEASE_SECONDS 45u
 #define NFS4_DIR_MAX (64u * 1024) /* largest result of READDIR and LISTXATTRS */
 #define NFS4_OPS_MAX 64u	  /* of one compound */
 
@@ -254,6 +253,11 @@ bool nfs4_client_expired(const struct nfs4_client *client);
 int nfs4_client_expel(struct nfs4_client *client);
 /* All confirmed clients; FN is called under the table's mutex. */
 void nfs4_clients_foreach(void (*fn)(void *arg, struct nfs4_client *client), void *arg);
+
+/* Seconds that a client may be silent for; set before nfs4_start(). */
+void nfs4_lease_set(unsigned seconds);
+unsigned nfs4_lease_seconds(void);
+#define NFS4_LEASE_NS (nfs4_lease_seconds() * NSEC_PER_SEC)
 
 /* serve_start(), before the first call. EXPORTS: the first table. -ENOMEM. Waits */
 int nfs4_start(const struct exports *exports);

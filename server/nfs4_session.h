@@ -22,7 +22,6 @@
 /* Memory for slots and their replies: beyond it new sessions get few slots, and others are asked to use fewer. */
 #define NFS4_CACHE_BYTES (64ull << 20)
 #define NFS4_SLOTS_FEW 8u
-#define NFS4_LEASE_NS (NFS4_LEASE_SECONDS * NSEC_PER_SEC)
 
 /* A reply that was sent: the results, from the compound's status on. Shared by the slot and those who tell it again. */
 struct nfs4_reply {

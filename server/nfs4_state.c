@@ -649,6 +649,7 @@ void nfs4_state_foreach(void (*fn)(void *arg, const struct nfs4_state_info *info
 				info.access = state->open.access;
 				info.deny = state->open.deny;
 			} else if (state->kind == NFS4_STATE_DELEG) {
+				info.access = state->deleg.write ? OPEN4_SHARE_ACCESS_WRITE : OPEN4_SHARE_ACCESS_READ;
 				info.recalled = state->deleg.recalled != 0;
 				info.revoked = state->deleg.revoked;
 			}

@@ -357,6 +357,7 @@ static int states_start(const struct config *config, const struct exports *expor
 		return error_set(err, -ENOMEM, "out of memory");
 	lock_server_table_set(locks);
 	nfs4_deleg_policy(config->delegations);
+	nfs4_lease_set(config->lease);
 	int rc = nfs4_start(exports);
 	if (!rc)
 		rc = nfs4_grace_start(exports);

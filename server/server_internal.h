@@ -58,6 +58,7 @@ struct config_export {
 	unsigned allow_count;
 	unsigned line; /* for messages about it later */
 };
+#define CONFIG_LEASE_DEFAULT 45u
 /* Which delegations NFSv4 clients may get. */
 enum delegations { DELEGATIONS_NONE, DELEGATIONS_READ, DELEGATIONS_WRITE };
 
@@ -70,6 +71,7 @@ struct config {
 	uint64_t memory;	      /* bytes; 0: auto */
 	char *control;
 	enum delegations delegations;
+	unsigned lease; /* seconds, of NFSv4 clients */
 	char *hook;	       /* a program that is run for each event; NULL: none */
 	char *metrics_address; /* "127.0.0.1" */
 	uint16_t metrics_port; /* 9750; 0: off */

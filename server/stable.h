@@ -11,7 +11,7 @@ enum stable_kind {
 	STABLE_NSM_STATE = 1,	 /* "state": our NSM state number, le32 (nsm.c) */
 	STABLE_NSM_HOST = 2,	 /* a client that may hold NLM locks here: its name; data: how to reach it (nsm.c) */
 	STABLE_NFS4_CLIENT = 16, /* a client that may hold NFSv4 state here */
-	STABLE_NFS4_SERVER = 17, /* of the server itself */
+	STABLE_NFS4_SERVER = 17, /* of the server itself: "lease", the longest that a client may know, le32 seconds */
 };
 
 #endif
