@@ -4,8 +4,11 @@
  * Clients of NFSv4 walk from one root. Where an export's path has components above it, or there are several exports,
  * directories that exist nowhere else lead to them: read-only, world-readable, with the names of those exports that
  * this client may use and no others. Such a directory is known by its path. Its handle holds a hash of the path, and no
- * MAC: whatever a client makes up leads to a directory that it may see anyway, or to nothing. An export whose path is
- * that of another one and one name more lies in the other's root directory, over whatever has that name there.
+ * MAC: whatever a client makes up leads to a directory that it may see anyway, or to nothing.
+ *
+ * An export whose path is that of another one and more lies in the other's directories, over whatever has its last name
+ * there. Names on the way to it lead to what the file system has, and where that has nothing, to directories of this
+ * kind.
  *
  * Every way to a file passes the gate: PUTFH by its handle, LOOKUP when it enters an export. The caller's identity is
  * made there and goes with the filehandle.
@@ -13,9 +16,11 @@
  * Error policy: a client that may not use an export gets NFS4ERR_STALE for its handles and NFS4ERR_NOENT for its name;
  * one whose kind of credential is not taken NFS4ERR_WRONGSEC, but for SECINFO, which tells it what is.
  *
- * State: none besides the compound's. Only nfs4_fh_attr() waits.
+ * State: none besides the compound's. What looks into a file system waits: nfs4_fh_attr(), and crossing in either
+ * direction where exports lie in exports.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "server/nfs4_internal.h"
 
@@ -27,6 +32,9 @@ struct pseudo_format {
 } __attribute__((packed));
 #define PSEUDO_BYTES 12u
 _Static_assert(sizeof(struct pseudo_format) == PSEUDO_BYTES, "handle of a pseudo directory");
+
+static const struct fs_cred root_cred;
+static const struct fs_op as_root = {.cred = &root_cred};
 
 static uint64_t path_hash(const char *path, size_t len)
 {
@@ -239,31 +247,115 @@ static bool in_root(const struct nfs4_fh *fh)
 	return fh->kind == NFS4_FH_FILE && fh->id.ino == FS_ROOT_INO && !fh->id.snap;
 }
 
-nfsstat4 nfs4_fh_cross(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name)
+/* The directory to which the path's part from AT to LEN leads in the file system of EXPORT. */
+static bool dir_find(const struct export *export, const char *path, size_t at, size_t len, struct fs_attr *attr)
 {
-	const char *path = fh->kind == NFS4_FH_PSEUDO ? fh->path : fh->export->path;
-	size_t len = fh->kind == NFS4_FH_PSEUDO ? fh->path_len : export_len(fh->export);
+	int rc = fs_root(export->fs, attr);
 
-	if (fh->kind == NFS4_FH_FILE && (!in_root(fh) || c->exports->count < 2))
-		return NFS4ERR_NOENT;
-	for (unsigned i = 0; i < c->exports->count; i++) {
-		const struct export *e = &c->exports->export[i];
-		size_t own = export_len(e);
-		if (own < len + 1 + name->len || memcmp(e->path, path, len) || e->path[len] != '/' ||
-			memcmp(e->path + len + 1, name->data, name->len))
+	while (!rc && at < len) {
+		const char *name = path + at + 1;
+		size_t n = 0;
+		while (at + 1 + n < len && name[n] != '/')
+			n++;
+		rc = fs_lookup(export->fs, &as_root, attr->id, name, n, attr, NULL);
+		at += 1 + n;
+	}
+	return !rc && attr->type == FS_DIR;
+}
+
+/*
+ * An export whose path has, behind that of FH's directory, NAME as its next component: the LEN of the path up to there.
+ * Directories of files may lie anywhere in the path below their export's. DEEPER: NAME need not be the last component.
+ */
+static const struct export *export_below(struct nfs4_compound *c, const struct nfs4_fh *fh,
+	const struct xdr_opaque *name, const struct export *from, bool deeper, size_t *len)
+{
+	const struct export *end = c->exports->export + c->exports->count;
+	const char *path = fh->kind == NFS4_FH_PSEUDO ? fh->path : fh->export->path;
+	size_t above = fh->kind == NFS4_FH_PSEUDO ? fh->path_len : export_len(fh->export);
+
+	for (const struct export *e = from; e < end; e++) {
+		size_t own = export_len(e), at = above;
+		struct fs_attr attr;
+		if (own <= above || memcmp(e->path, path, above) || e->path[above] != '/')
 			continue;
-		if (own == len + 1 + name->len || e->path[len + 1 + name->len] == '/') {
-			struct nfs4_fh to = {.kind = NFS4_FH_NONE};
-			nfsstat4 status = fh_set_path(c, &to, e->path, len + 1 + name->len);
-			/* directories above an export that lies deeper in this one are the real ones */
-			if (!status && fh->kind == NFS4_FH_FILE && to.kind == NFS4_FH_PSEUDO)
-				return NFS4ERR_NOENT;
-			if (!status || status == NFS4ERR_WRONGSEC)
-				*fh = to;
-			return status;
+		for (; at < own; at += 1 + strcspn(e->path + at + 1, "/")) {
+			*len = at + 1 + strcspn(e->path + at + 1, "/");
+			if (*len - at - 1 == name->len && !memcmp(e->path + at + 1, name->data, name->len) &&
+				(deeper || *len == own) && export_rule(e, rpc_peer(c->req)) &&
+				(at == above ? fh->kind == NFS4_FH_PSEUDO || in_root(fh)
+					     : dir_find(fh->export, e->path, above, at, &attr) &&
+							attr.id.ino == fh->id.ino && attr.id.gen == fh->id.gen))
+				return e;
+			if (fh->kind == NFS4_FH_PSEUDO)
+				break;
 		}
 	}
-	return NFS4ERR_NOENT;
+	return NULL;
+}
+
+/* Whether exports can lie in the directory, or below it. */
+static bool may_have_exports(const struct nfs4_compound *c, const struct nfs4_fh *fh)
+{
+	return fh->kind == NFS4_FH_PSEUDO || (fh->kind == NFS4_FH_FILE && c->exports->count > 1 && !fh->id.snap);
+}
+
+static nfsstat4 cross(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name, bool deeper)
+{
+	struct nfs4_fh to = {.kind = NFS4_FH_NONE};
+	size_t len;
+
+	if (!may_have_exports(c, fh))
+		return NFS4ERR_NOENT;
+	const struct export *e = export_below(c, fh, name, c->exports->export, deeper, &len);
+	if (!e)
+		return NFS4ERR_NOENT;
+	nfsstat4 status = fh_set_path(c, &to, e->path, len);
+	if (!status || status == NFS4ERR_WRONGSEC)
+		*fh = to;
+	return status;
+}
+
+nfsstat4 nfs4_fh_cross(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name)
+{
+	return cross(c, fh, name, fh->kind == NFS4_FH_PSEUDO);
+}
+
+nfsstat4 nfs4_fh_cross_missing(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name)
+{
+	return fh->kind == NFS4_FH_PSEUDO ? NFS4ERR_NOENT : cross(c, fh, name, true);
+}
+
+int nfs4_fh_exports_in(struct nfs4_compound *c, struct nfs4_crossing **list, unsigned *count)
+{
+	const struct nfs4_fh *dir = &c->current;
+	size_t above = dir->kind == NFS4_FH_FILE ? export_len(dir->export) : 0;
+
+	*list = NULL;
+	*count = 0;
+	if (dir->kind != NFS4_FH_FILE || !may_have_exports(c, dir))
+		return 0;
+	for (unsigned i = 0; i < c->exports->count; i++) {
+		const struct export *e = &c->exports->export[i];
+		struct nfs4_crossing one = {.fh = {.kind = NFS4_FH_NONE}};
+		struct fs_attr attr;
+		if (export_len(e) <= above || memcmp(e->path, dir->export->path, above) || e->path[above] != '/' ||
+			!export_rule(e, rpc_peer(c->req)))
+			continue;
+		one.name = strrchr(e->path, '/') + 1;
+		if (!dir_find(dir->export, e->path, above, (size_t)(one.name - 1 - e->path), &attr) ||
+			attr.id.ino != dir->id.ino || attr.id.gen != dir->id.gen ||
+			fh_set_root(c, &one.fh, e) == NFS4ERR_NOENT || fs_root(e->fs, &one.attr))
+			continue;
+		struct nfs4_crossing *more = realloc(*list, (*count + 1) * sizeof(*more));
+		if (!more) {
+			free(*list);
+			return -ENOMEM;
+		}
+		*list = more;
+		more[(*count)++] = one;
+	}
+	return 0;
 }
 
 nfsstat4 nfs4_pseudo_open(struct nfs4_compound *c, const struct xdr_opaque *name)
@@ -272,6 +364,25 @@ nfsstat4 nfs4_pseudo_open(struct nfs4_compound *c, const struct xdr_opaque *name
 	nfsstat4 status = nfs4_fh_cross(c, &fh, name);
 
 	return status == NFS4ERR_NOENT ? NFS4ERR_NOENT : NFS4ERR_ISDIR;
+}
+
+/* As fh_set_path(), but a directory of an export that the path leads through is the real one, if there is one. */
+static nfsstat4 fh_set_above(struct nfs4_compound *c, struct nfs4_fh *fh, const char *path, size_t len)
+{
+	const struct export *outer = NULL;
+	struct fs_attr attr;
+
+	for (unsigned i = 0; i < c->exports->count; i++) {
+		const struct export *e = &c->exports->export[i];
+		size_t own = export_len(e);
+		if (own <= len && !memcmp(e->path, path, own) && (own == len || path[own] == '/') &&
+			(!outer || own > export_len(outer)) && export_rule(e, rpc_peer(c->req)))
+			outer = e;
+	}
+	if (!outer || export_len(outer) == len || !dir_find(outer, path, export_len(outer), len, &attr))
+		return fh_set_path(c, fh, path, len);
+	int rc = fh_set_file(c, fh, outer, attr.id);
+	return rc == -EACCES ? NFS4ERR_NOENT : rc ? NFS4ERR_WRONGSEC : NFS4_OK;
 }
 
 nfsstat4 nfs4_fh_parent(struct nfs4_compound *c)
@@ -292,7 +403,7 @@ nfsstat4 nfs4_fh_parent(struct nfs4_compound *c)
 		return NFS4ERR_NOENT; /* this is where all begins */
 	while (path[len - 1] != '/')
 		len--;
-	status = fh_set_path(c, fh, path, len - 1);
+	status = fh_set_above(c, fh, path, len - 1);
 	nfs4_fh_changed(c);
 	return status;
 }

@@ -104,6 +104,8 @@ nfsstat4 nfs4_op_secinfo(struct nfs4_compound *c)
 	if (status == NFS4ERR_NOENT && fh.kind == NFS4_FH_FILE)
 		status = nfs4_status(
 			fs_lookup(fh.fs, &c->op, fh.id, (const char *)args.name.data, args.name.len, &attr, NULL));
+	if (status == NFS4ERR_NOENT && fh.kind == NFS4_FH_FILE)
+		status = nfs4_fh_cross_missing(c, &fh, &args.name);
 	return status ? status : put_secinfo(c, &fh);
 }
 

@@ -135,10 +135,19 @@ bool nfs4_put_fh(struct xdr_out *out, const struct nfs4_fh *fh); /* NFS4_FH_BYTE
 /* The directory above becomes the current filehandle. Waits. */
 nfsstat4 nfs4_fh_parent(struct nfs4_compound *c);
 /*
- * The name NAME in the directory FH, where it is the root of an export or leads to one: becomes FH. NFS4ERR_NOENT: it
- * is not; NFS4ERR_WRONGSEC: it is, and FH is set, but not for this caller.
+ * The name NAME in the directory FH, where it is the root of an export, or in a pseudo directory leads to one: becomes
+ * FH. NFS4ERR_NOENT: it is not; NFS4ERR_WRONGSEC: it is, and FH is set, but not for this caller. Waits.
  */
 nfsstat4 nfs4_fh_cross(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name);
+/* The same for a name that the file system does not have: it may lie above an export. Waits. */
+nfsstat4 nfs4_fh_cross_missing(struct nfs4_compound *c, struct nfs4_fh *fh, const struct xdr_opaque *name);
+/* The exports in the current directory, where it is one of files. *LIST is the caller's to free. -ENOMEM. Waits. */
+struct nfs4_crossing {
+	const char *name;
+	struct nfs4_fh fh;
+	struct fs_attr attr;
+};
+int nfs4_fh_exports_in(struct nfs4_compound *c, struct nfs4_crossing **list, unsigned *count);
 /* OPEN of a name in a pseudo directory: NFS4ERR_ISDIR when there is such a directory, else NFS4ERR_NOENT. */
 nfsstat4 nfs4_pseudo_open(struct nfs4_compound *c, const struct xdr_opaque *name);
 /* The names in the pseudo directory FH after COOKIE, one at a time; false: there are no more. */

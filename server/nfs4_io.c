@@ -387,6 +387,21 @@ nfsstat4 nfs4_op_io_advise(struct nfs4_compound *c)
  * From one file to another: the saved filehandle is the source
  */
 
+/* Of two exports each has its own idea of who the caller is, and fs/ can check one alone. */
+static nfsstat4 pair_access(const struct nfs4_fh *fh, bool opened, uint32_t wanted)
+{
+	struct fs_op op = {.cred = &fh->cred};
+	struct fs_attr attr;
+	uint32_t allowed;
+
+	if (opened)
+		return NFS4_OK;
+	int rc = fs_access(fh->fs, &op, fh->id, wanted, &allowed, &attr);
+	if (rc)
+		return nfs4_status(rc);
+	return allowed == wanted || attr.uid == fh->cred.uid ? NFS4_OK : NFS4ERR_ACCESS;
+}
+
 /* Both stateids. The state machine looks at the current filehandle, so the source becomes it for a moment. */
 static nfsstat4 pair_begin(struct nfs4_compound *c, const stateid4 *from, const stateid4 *to, struct fs_op *op)
 {
@@ -398,7 +413,7 @@ static nfsstat4 pair_begin(struct nfs4_compound *c, const stateid4 *from, const 
 	*op = c->op;
 	if (c->saved.kind != NFS4_FH_FILE)
 		return NFS4ERR_WRONG_TYPE;
-	if (c->saved.export != target.export)
+	if (c->saved.fs != target.fs)
 		return NFS4ERR_XDEV;
 	c->current = c->saved;
 	c->current_stateid = c->saved_stateid;
@@ -409,6 +424,12 @@ static nfsstat4 pair_begin(struct nfs4_compound *c, const stateid4 *from, const 
 	c->current_stateid_valid = valid;
 	if (!status)
 		status = io_begin(c, to, OPEN4_SHARE_ACCESS_WRITE, op);
+	if (!status && c->saved.export != target.export) {
+		status = pair_access(&c->saved, use.opened, FS_MAY_READ);
+		if (!status)
+			status = pair_access(&c->current, op->opened, FS_MAY_WRITE);
+		use.opened = op->opened = true;
+	}
 	op->opened = op->opened && use.opened;
 	return status;
 }

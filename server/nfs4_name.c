@@ -6,8 +6,8 @@
  * come from the transaction that made the change, so change_info4 is always atomic. The file that loses or gets a name
  * is asked back from clients that have a delegation of it first; NFS4ERR_DELAY until they have answered.
  *
- * A name in a pseudo directory, or in an export's root where another export lies, leads to that export whatever the
- * file system has there; nothing can be made, removed or renamed under such a name.
+ * A name in a pseudo directory, or in a directory where another export lies, leads to that export whatever the file
+ * system has there; nothing can be made, removed or renamed under such a name.
  *
  * Error policy: as RFC 8881 has it for each operation; fs/'s errors go through nfs4_status().
  */
@@ -46,6 +46,11 @@ nfsstat4 nfs4_op_lookup(struct nfs4_compound *c)
 	if (status != NFS4ERR_NOENT || fh.kind == NFS4_FH_PSEUDO)
 		return status;
 	int rc = fs_lookup(fh.fs, &c->op, fh.id, (const char *)name->data, name->len, &attr, NULL);
+	if (rc == -ENOENT && !nfs4_fh_cross_missing(c, &fh, name)) {
+		c->current = fh;
+		nfs4_fh_changed(c);
+		return NFS4_OK;
+	}
 	if (rc)
 		return dir_status(&c->current, rc);
 	nfs4_fh_move(c, attr.id);

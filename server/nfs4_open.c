@@ -114,11 +114,14 @@ static nfsstat4 open_by_name(struct open_call *o, const component4 *name)
 	bool create = o->args.openhow.opentype == OPEN4_CREATE;
 	bool unchecked = create && o->args.openhow.how.mode == UNCHECKED4;
 	nfsstat4 status = nfs4_name_check(name);
+	struct nfs4_fh other = *dir;
 	struct fs_attr dir_attr;
 	int rc = -EAGAIN;
 
 	if (status)
 		return status;
+	if (nfs4_fh_cross(o->c, &other, name) != NFS4ERR_NOENT)
+		return NFS4ERR_ISDIR; /* the root of another export */
 	if (create && (status = open_create_attrs(o)) != NFS4_OK)
 		return status;
 	if (create && !dir->rule->write)

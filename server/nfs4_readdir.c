@@ -10,13 +10,14 @@
  * case. When not one entry fits, NFS4ERR_TOOSMALL. A maxcount larger than our own limit, or than the session or the
  * transport have room for, is made smaller.
  *
- * A name in an export's root directory under which another export lies is told with the attributes of what the file
- * system has there; LOOKUP then leads to the other one, whose fsid tells the client of the crossing.
+ * A name under which another export lies is told with the attributes of that one's root, whose fsid tells the client of
+ * the crossing. A name that the file system does not have is not told, though LOOKUP finds an export there.
  *
  * The walk calls back from the reactor that owns the directory, while this fiber waits for it; nothing else touches the
  * reply meanwhile.
  */
 #include <errno.h>
+#include <stdlib.h>
 
 #include "server/nfs4_internal.h"
 
@@ -27,6 +28,8 @@ struct listing {
 	struct fs_statfs statfs;
 	uint32_t names_left; /* of dircount */
 	unsigned entries;
+	struct nfs4_crossing *crossing; /* exports in the directory */
+	unsigned crossings;
 };
 
 #define LIST_HEAD_BYTES NFS4_VERIFIER_SIZE
@@ -60,6 +63,13 @@ static bool listing_entry(void *arg, const struct fs_dirent *entry)
 		return true;
 	if (!entry->attr) /* it goes at this moment */
 		return true;
+	for (unsigned i = 0; i < l->crossings; i++) {
+		const struct nfs4_crossing *to = &l->crossing[i];
+		if (strlen(to->name) == entry->name_len && !memcmp(to->name, entry->name, entry->name_len)) {
+			object.fh = &to->fh;
+			object.attr = &to->attr;
+		}
+	}
 	return listing_put(l, entry->cookie, entry->name, entry->name_len, &object);
 }
 
@@ -112,7 +122,12 @@ static nfsstat4 walk(struct listing *l, uint64_t cookie, bool *eof)
 		*eof = pseudo_walk(l, cookie);
 		return NFS4_OK;
 	}
-	return nfs4_status(fs_readdir(c->current.fs, &c->op, c->current.id, cookie, true, listing_entry, l, eof, NULL));
+	int rc = nfs4_fh_exports_in(c, &l->crossing, &l->crossings);
+	if (rc)
+		return nfs4_status(rc);
+	rc = fs_readdir(c->current.fs, &c->op, c->current.id, cookie, true, listing_entry, l, eof, NULL);
+	free(l->crossing);
+	return nfs4_status(rc);
 }
 
 nfsstat4 nfs4_op_readdir(struct nfs4_compound *c)
