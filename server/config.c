@@ -379,6 +379,35 @@ static int lease_read(struct reader *r, yaml_node_t *node, void *arg)
 	return rc;
 }
 
+static int owners_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	static const struct choice choices[] = {{"numbers", false}, {"names", true}, {NULL, 0}};
+	int value;
+	int rc = choice_read(r, node, choices, "numbers or names", &value);
+
+	(void)arg;
+	if (rc == 0)
+		r->config->owner_names = value;
+	return rc;
+}
+
+static int owner_domain_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	static const char expected[] = "a domain such as example.org, at most 128 characters";
+	char quote[48];
+	int rc = string_read(r, node, expected, &r->config->owner_domain);
+
+	(void)arg;
+	if (rc < 0)
+		return rc;
+	const char *p = r->config->owner_domain;
+	size_t length = strlen(p);
+	bool good = length && length <= 128;
+	for (; good && *p; p++)
+		good = isalnum((unsigned char)*p) || *p == '.' || *p == '-' || *p == '_';
+	return good ? 0 : mistake(r, node, "\"%s\" is not valid; expected %s", node_quote(node, quote), expected);
+}
+
 static int metrics_read(struct reader *r, yaml_node_t *node, void *arg)
 {
 	struct config *config = r->config;
@@ -439,6 +468,8 @@ static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 		{"control", control_read},
 		{"delegations", delegations_read},
 		{"lease", lease_read},
+		{"owners", owners_read},
+		{"owner_domain", owner_domain_read},
 		{"hook", hook_read},
 		{"metrics", metrics_read},
 		{NULL, NULL},
@@ -662,6 +693,7 @@ void config_free(struct config *config)
 	free(config->exports);
 	free(config->control);
 	free(config->hook);
+	free(config->owner_domain);
 	free(config->metrics_address);
 	free(config->file);
 	free(config);

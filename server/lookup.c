@@ -1,6 +1,7 @@
 /*
- * lookup: what must be asked of other services, and may take seconds: the groups of a user (passwd, group, LDAP:
- * whatever nsswitch.conf names), the addresses of a host's name, the members of a netgroup.
+ * lookup: what must be asked of other services, and may take seconds: the groups of a user, names and numbers of users
+ * and groups (passwd, group, LDAP: whatever nsswitch.conf names), the addresses of a host's name, the members of a
+ * netgroup.
  *
  * Answers are kept, the least recently used make room, under a mutex that nobody waits under. Questions run on
  * helper threads, one for the same thing at a time. Who asks what is being asked already waits for that answer, though
@@ -33,6 +34,8 @@ struct answer {
 	union {
 		gid_t group[FS_GROUPS_MAX];
 		struct in6_addr address[ADDRESSES_MAX]; /* IPv4 as v4-mapped */
+		char name[LOOKUP_NAME_MAX];
+		uint32_t number;
 	};
 };
 
@@ -145,6 +148,18 @@ static enum next cache_look(question *ask, const void *key, size_t len, struct a
 	return next;
 }
 
+/* Without asking or waiting: false when that would be needed. */
+static bool cache_peek(question *ask, const void *key, size_t len, struct answer *answer)
+{
+	pthread_mutex_lock(&cache.mutex);
+	const struct entry *e = cache.table.bucket ? entry_find(ask, key, len) : NULL;
+	bool known = e && e->answered && (e->asking || now_ns() < e->until);
+	if (known)
+		*answer = e->answer;
+	pthread_mutex_unlock(&cache.mutex);
+	return known;
+}
+
 /* The caller's answer, or the older one. */
 static void cache_fill(struct entry *e, bool known, struct answer *answer)
 {
@@ -227,6 +242,91 @@ void groups_of(uint32_t uid, struct fs_cred *to)
 	to->group_count = (uint32_t)answer.count;
 	for (int i = 0; i < answer.count; i++)
 		to->groups[i] = answer.group[i];
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Names and numbers of users and groups
+ */
+
+#define NOT_THERE(rc) (!(rc) || (rc) == ENOENT || (rc) == ESRCH)
+
+/* A user or group, by NAME or, where that is NULL, by *ID. *RC: what the service says; a name that is too long is none.
+ */
+static bool account_find(bool group, const char *name, uint32_t *id, char to[LOOKUP_NAME_MAX], int *rc)
+{
+	struct passwd user, *user_found = NULL;
+	struct group members, *group_found = NULL;
+	char *room = malloc(PASSWD_BYTES);
+
+	*rc = ENOMEM;
+	if (room && group)
+		*rc = name ? getgrnam_r(name, &members, room, PASSWD_BYTES, &group_found)
+			   : getgrgid_r(*id, &members, room, PASSWD_BYTES, &group_found);
+	else if (room)
+		*rc = name ? getpwnam_r(name, &user, room, PASSWD_BYTES, &user_found)
+			   : getpwuid_r(*id, &user, room, PASSWD_BYTES, &user_found);
+	const char *is = user_found ? user.pw_name : group_found ? members.gr_name : "";
+	bool found = !*rc && *is && strlen(is) < LOOKUP_NAME_MAX;
+	if (found) {
+		*id = user_found ? user.pw_uid : members.gr_gid;
+		strcpy(to, is);
+	}
+	free(room);
+	return found;
+}
+
+/* The key of both: whether it is a group (1 byte), then the number, or the name. */
+static bool name_ask(const void *key, size_t len, struct answer *answer)
+{
+	uint32_t id;
+	int rc;
+
+	(void)len;
+	memcpy(&id, (const uint8_t *)key + 1, sizeof(id));
+	answer->count = account_find(*(const uint8_t *)key, NULL, &id, answer->name, &rc) ? 1 : -1;
+	return NOT_THERE(rc);
+}
+
+static bool number_ask(const void *key, size_t len, struct answer *answer)
+{
+	char name[LOOKUP_NAME_MAX], is[LOOKUP_NAME_MAX];
+	uint32_t id = 0;
+	int rc;
+
+	memcpy(name, (const uint8_t *)key + 1, len - 1);
+	name[len - 1] = 0;
+	answer->count = account_find(*(const uint8_t *)key, name, &id, is, &rc) ? 1 : -1;
+	answer->number = id;
+	return NOT_THERE(rc);
+}
+
+int name_of(uint32_t id, bool group, bool wait, char to[LOOKUP_NAME_MAX])
+{
+	uint8_t key[1 + sizeof(id)] = {group};
+	struct answer answer;
+
+	memcpy(key + 1, &id, sizeof(id));
+	if (wait)
+		lookup(name_ask, key, sizeof(key), &answer);
+	else if (!cache_peek(name_ask, key, sizeof(key), &answer))
+		return -EAGAIN;
+	if (answer.count < 0)
+		return -ENOENT;
+	strcpy(to, answer.name);
+	return 0;
+}
+
+bool number_of(const char *name, bool group, uint32_t *id)
+{
+	uint8_t key[1 + LOOKUP_NAME_MAX] = {group};
+	size_t len = strlen(name);
+	struct answer answer;
+
+	memcpy(key + 1, name, len);
+	lookup(number_ask, key, 1 + len, &answer);
+	if (answer.count >= 0)
+		*id = answer.number;
+	return answer.count >= 0;
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@
  * order of their numbers by one function. Attributes of the file system as a whole are asked for before, where they are
  * wanted (struct nfs4_object).
  *
- * Owners are numbers in decimal, which is what Linux sends and takes with AUTH_SYS (RFC 8881 5.9, "numeric values"): no
- * name has to be looked up, and the two sides need not agree on names.
+ * Owners are text: nfs4_owner.c.
  *
  * Error policy: a value that cannot be decoded is NFS4ERR_BADXDR; an attribute that we have not NFS4ERR_ATTRNOTSUPP;
  * one that only can be read, or only set, NFS4ERR_INVAL where the other is asked.
@@ -21,7 +20,7 @@
 enum { READ = 1, SET = 2, EXCL = 4, V42 = 8, STATFS = 16 }; /* EXCL: may be set by an exclusive OPEN */
 
 #define BITS NFS4_BITS_BYTES
-#define OWNER_BYTES 16u
+#define OWNER_BYTES 16u /* of a number; nfs4_owner_bytes() */
 static const struct attribute {
 	uint8_t bytes, flags;
 } attributes[NFS4_BITMAP_WORDS * 32] = {
@@ -180,6 +179,8 @@ uint32_t nfs4_fattr_bytes(const struct nfs4_compound *c, const struct nfs4_bits 
 	for (unsigned w = 0; w < NFS4_BITMAP_WORDS; w++)
 		for (uint32_t left = wanted->word[w] & can->word[w]; left; left &= left - 1)
 			bytes += attributes[w * 32 + (unsigned)__builtin_ctz(left)].bytes;
+	bytes += (nfs4_owner_bytes() - OWNER_BYTES) *
+		 (nfs4_bit(wanted, FATTR4_OWNER) + nfs4_bit(wanted, FATTR4_OWNER_GROUP));
 	if (nfs4_bit(wanted, FATTR4_FS_LOCATIONS) && c->current.kind != NFS4_FH_NONE) {
 		size_t len;
 		(void)fh_path(&c->current, &len);
@@ -203,13 +204,6 @@ static uint32_t ftype(enum fs_type type)
 static bool put_time(struct xdr_out *out, const struct timespec *t)
 {
 	return xdr_put_i64(out, t->tv_sec) && xdr_put_u32(out, (uint32_t)t->tv_nsec);
-}
-
-static bool put_owner(struct xdr_out *out, uint32_t id)
-{
-	char text[12];
-	int len = snprintf(text, sizeof(text), "%u", id);
-	return xdr_put_opaque(out, text, (uint32_t)len);
 }
 
 /* An empty list of locations: everything is here. */
@@ -339,9 +333,9 @@ static bool put_attribute(struct nfs4_compound *c, struct xdr_out *out, unsigned
 	case FATTR4_NUMLINKS:
 		return xdr_put_u32(out, a->nlink);
 	case FATTR4_OWNER:
-		return put_owner(out, a->uid);
+		return nfs4_put_owner(out, a->uid, false);
 	case FATTR4_OWNER_GROUP:
-		return put_owner(out, a->gid);
+		return nfs4_put_owner(out, a->gid, true);
 	case FATTR4_RAWDEV:
 		return xdr_put_u32(out, a->rdev_major) && xdr_put_u32(out, a->rdev_minor);
 	case FATTR4_SPACE_AVAIL:
@@ -439,6 +433,8 @@ nfsstat4 nfs4_op_getattr(struct nfs4_compound *c)
 		status = nfs4_deleg_getattr(c->current.fs, c->current.id, c->client, &attr);
 	if (!status && nfs4_statfs_wanted(&wanted))
 		status = nfs4_fh_statfs(c, &statfs);
+	if (!status)
+		nfs4_owners_ask(&wanted, &attr);
 	return status ? status : nfs4_fits(c, nfs4_put_fattr(c, &c->req->out, &wanted, &object));
 }
 
@@ -446,23 +442,13 @@ nfsstat4 nfs4_op_getattr(struct nfs4_compound *c)
  * Setting
  */
 
-static bool get_owner(struct xdr_in *in, uint32_t *id, nfsstat4 *status)
+static bool get_owner(struct xdr_in *in, bool group, uint32_t *id, nfsstat4 *status)
 {
 	struct xdr_opaque text;
-	uint64_t value = 0;
 
 	if (!xdr_get_opaque(in, UINT32_MAX, &text))
 		return false;
-	if (!text.len || text.len > 10)
-		*status = NFS4ERR_BADOWNER;
-	for (uint32_t i = 0; i < text.len && !*status; i++) {
-		if (text.data[i] < '0' || text.data[i] > '9')
-			*status = NFS4ERR_BADOWNER;
-		value = value * 10 + (uint64_t)(text.data[i] - '0');
-	}
-	if (value > UINT32_MAX)
-		*status = NFS4ERR_BADOWNER;
-	*id = (uint32_t)value;
+	*status = nfs4_get_owner(&text, group, id);
 	return true;
 }
 
@@ -494,7 +480,7 @@ static bool get_mode(struct xdr_in *in, uint32_t *mode, nfsstat4 *status)
 	return true;
 }
 
-/* False when the value cannot be decoded. */
+/* False when the value cannot be decoded. Waits for the names of owners. */
 static bool get_attribute(struct xdr_in *in, unsigned bit, struct fs_setattr *set, nfsstat4 *status)
 {
 	uint32_t mask = 0;
@@ -520,10 +506,10 @@ static bool get_attribute(struct xdr_in *in, unsigned bit, struct fs_setattr *se
 		return true;
 	case FATTR4_OWNER:
 		set->set |= FS_SET_UID;
-		return get_owner(in, &set->uid, status);
+		return get_owner(in, false, &set->uid, status);
 	case FATTR4_OWNER_GROUP:
 		set->set |= FS_SET_GID;
-		return get_owner(in, &set->gid, status);
+		return get_owner(in, true, &set->gid, status);
 	case FATTR4_TIME_ACCESS_SET:
 		return get_settime(in, set, FS_SET_ATIME, FS_SET_ATIME_NOW, &set->atime, status);
 	case FATTR4_TIME_MODIFY_SET:
@@ -646,6 +632,7 @@ static nfsstat4 compare(struct nfs4_compound *c, const fattr4 *with)
 		status = nfs4_fh_statfs(c, &statfs);
 	if (status)
 		return status;
+	nfs4_owners_ask(&bits, &attr);
 	uint32_t room = nfs4_fattr_bytes(c, &bits);
 	struct buf *buf = buf_alloc(room);
 	struct xdr_out out;

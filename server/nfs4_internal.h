@@ -208,6 +208,19 @@ nfsstat4 nfs4_get_setattr(
 void nfs4_setattr_restrict(const struct fs_cred *cred, struct fs_setattr *set, struct nfs4_bits *bits);
 
 /* ------------------------------------------------------------------------------------------------
+ * Owners (nfs4_owner.c)
+ */
+
+void nfs4_owners_set(const struct config *config); /* which lives until the end; any time */
+uint32_t nfs4_owner_bytes(void);		   /* most that nfs4_put_owner() writes */
+/* Whether nfs4_put_owner() would give what it should of ATTR's owners. No wait; nfs4_owners_ask() does, and then it
+ * would. */
+bool nfs4_owners_known(const struct nfs4_bits *wanted, const struct fs_attr *attr);
+void nfs4_owners_ask(const struct nfs4_bits *wanted, const struct fs_attr *attr);
+bool nfs4_put_owner(struct xdr_out *out, uint32_t id, bool group);		  /* no wait */
+nfsstat4 nfs4_get_owner(const struct xdr_opaque *text, bool group, uint32_t *id); /* NFS4ERR_BADOWNER. Waits */
+
+/* ------------------------------------------------------------------------------------------------
  * Clients (nfs4_client.c). Any reactor; no wait unless it says so.
  */
 

@@ -30,8 +30,12 @@ struct listing {
 	unsigned entries;
 	struct nfs4_crossing *crossing; /* exports in the directory */
 	unsigned crossings;
+	unsigned asked;
+	bool asks; /* the walk ended because it must be found out what the owners of these are called */
+	struct fs_attr of;
 };
 
+#define ASK_MAX 3u /* then owners are told as numbers */
 #define LIST_HEAD_BYTES NFS4_VERIFIER_SIZE
 #define LIST_END_BYTES 8u /* no entry follows; eof */
 
@@ -70,6 +74,11 @@ static bool listing_entry(void *arg, const struct fs_dirent *entry)
 			object.attr = &to->attr;
 		}
 	}
+	if (l->asked < ASK_MAX && !nfs4_owners_known(&l->wanted, object.attr)) {
+		l->asks = true;
+		l->of = *object.attr;
+		return false;
+	}
 	return listing_put(l, entry->cookie, entry->name, entry->name_len, &object);
 }
 
@@ -85,6 +94,7 @@ static bool pseudo_walk(struct listing *l, uint64_t cookie)
 			nfs4_pseudo_attr(l->c, &entry.fh, &attr);
 		else if (entry.fh.kind != NFS4_FH_FILE || fs_getattr(entry.fh.fs, entry.fh.id, &attr))
 			continue;
+		nfs4_owners_ask(&l->wanted, &attr);
 		if (!listing_put(l, entry.cookie, entry.name, entry.name_len, &object))
 			return false;
 	}
@@ -125,7 +135,14 @@ static nfsstat4 walk(struct listing *l, uint64_t cookie, bool *eof)
 	int rc = nfs4_fh_exports_in(c, &l->crossing, &l->crossings);
 	if (rc)
 		return nfs4_status(rc);
-	rc = fs_readdir(c->current.fs, &c->op, c->current.id, cookie, true, listing_entry, l, eof, NULL);
+	/* a name that has to be asked for ends a page, but not before its first entry */
+	do {
+		l->asks = false;
+		rc = fs_readdir(c->current.fs, &c->op, c->current.id, cookie, true, listing_entry, l, eof, NULL);
+		if (l->asks)
+			nfs4_owners_ask(&l->wanted, &l->of);
+		l->asked++;
+	} while (!rc && l->asks && !l->entries);
 	free(l->crossing);
 	return nfs4_status(rc);
 }

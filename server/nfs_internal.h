@@ -37,8 +37,12 @@ void identity_groups(const struct rpc_cred *from, const struct config_allow *rul
 /* lookup.c: what other services know, kept for some minutes. They wait. */
 void groups_of(uint32_t uid, struct fs_cred *to); /* an unknown user keeps what is in TO */
 bool clients_named(const struct config_clients *c, const struct in6_addr *address); /* CLIENTS_HOST, _NETGROUP */
-void lookup_fini(void);								    /* at the end of the server */
-void address_mapped(const struct sockaddr_storage *address, struct in6_addr *to);   /* IPv4 as v4-mapped */
+/* The name of a user or group. -ENOENT: it has none; -EAGAIN: only with WAIT can that be found out. */
+#define LOOKUP_NAME_MAX 256u
+int name_of(uint32_t id, bool group, bool wait, char to[LOOKUP_NAME_MAX]);
+bool number_of(const char *name, bool group, uint32_t *id); /* the reverse; false: there is none */
+void lookup_fini(void);					    /* at the end of the server */
+void address_mapped(const struct sockaddr_storage *address, struct in6_addr *to); /* IPv4 as v4-mapped */
 
 /* The export named PATH or one that PATH lies in; *REST is then what follows it. NULL: none. */
 const struct export *export_find(const struct exports *exports, const char *path, size_t len, const char **rest);

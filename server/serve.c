@@ -358,6 +358,7 @@ static int states_start(const struct config *config, const struct exports *expor
 	lock_server_table_set(locks);
 	nfs4_deleg_policy(config->delegations);
 	nfs4_lease_set(config->lease);
+	nfs4_owners_set(config);
 	int rc = nfs4_start(exports);
 	if (!rc)
 		rc = nfs4_grace_start(exports);
@@ -538,6 +539,7 @@ int serve_reload(struct server *server, struct error *err)
 			config_free(l.config);
 		} else {
 			nfs4_deleg_policy(server->config->delegations);
+			nfs4_owners_set(server->config);
 			log_info("server", "exports reloaded file=%s exports=%u", server->config->file,
 				server->config->export_count);
 		}

@@ -71,7 +71,9 @@ struct config {
 	uint64_t memory;	      /* bytes; 0: auto */
 	char *control;
 	enum delegations delegations;
-	unsigned lease; /* seconds, of NFSv4 clients */
+	unsigned lease;	       /* seconds, of NFSv4 clients */
+	bool owner_names;      /* NFSv4 clients are told names of owners */
+	char *owner_domain;    /* NULL: the machine's */
 	char *hook;	       /* a program that is run for each event; NULL: none */
 	char *metrics_address; /* "127.0.0.1" */
 	uint16_t metrics_port; /* 9750; 0: off */

@@ -25,6 +25,7 @@ struct run {
 	char dir[64], program[PATH_MAX], config[128], log[128];
 	uint16_t port;
 	uint16_t metrics_port; /* 0: none */
+	const char *server;    /* further lines of "server:", or NULL */
 	pid_t pid;
 	struct error err;
 	int rc;
@@ -85,8 +86,8 @@ static inline void run_write_config(const struct run *run, const char *exports)
 		snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", run->metrics_port);
 	fprintf(f,
 		"server:\n  listen: [\"127.0.0.1\"]\n  nfs_port: %u\n  rdma_port: off\n  cores: 2\n  memory: 256MiB\n"
-		"  control: %s/control.sock\n  metrics: %s\ndrives: [\"%s/drive*\"]\nexports:\n%s",
-		run->port, run->dir, metrics, run->dir, exports);
+		"  control: %s/control.sock\n  metrics: %s\n%sdrives: [\"%s/drive*\"]\nexports:\n%s",
+		run->port, run->dir, metrics, run->server ? run->server : "", run->dir, exports);
 	assert_int_equal(fclose(f), 0);
 }
 

@@ -41,6 +41,8 @@ static void test_full(void **state)
 				   "  control: /run/x/control.sock\n"
 				   "  hook: /usr/local/bin/pager\n"
 				   "  lease: 20\n"
+				   "  owners: names\n"
+				   "  owner_domain: example.org\n"
 				   "  metrics: \"[::1]:9999\"\n"
 				   "drives: [\"/dev/ng*n1\", /srv/d0.img]\n"
 				   "exports:\n"
@@ -70,6 +72,8 @@ static void test_full(void **state)
 	assert_string_equal(config->control, "/run/x/control.sock");
 	assert_string_equal(config->hook, "/usr/local/bin/pager");
 	assert_int_equal(config->lease, 20);
+	assert_true(config->owner_names);
+	assert_string_equal(config->owner_domain, "example.org");
 	assert_string_equal(config->metrics_address, "::1");
 	assert_int_equal(config->metrics_port, 9999);
 	assert_int_equal(config->drive_count, 2);
@@ -79,7 +83,7 @@ static void test_full(void **state)
 	const struct config_export *e = &config->exports[0];
 	assert_string_equal(e->path, "/data");
 	assert_string_equal(e->filesystem, "a0/data");
-	assert_int_equal(e->line, 14);
+	assert_int_equal(e->line, 16);
 	assert_int_equal(e->allow_count, 2);
 	assert_true(e->allow[0].write);
 	assert_int_equal(e->allow[0].squash, SQUASH_NONE);
