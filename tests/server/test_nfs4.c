@@ -185,6 +185,55 @@ static void reclaim(void **state)
 	v4_end(&b);
 }
 
+/* Kills the server, starts it with another lease, and has the client that was there reclaim. */
+static void lease_becomes(struct v4 *a, struct opened *of_a, unsigned seconds)
+{
+	char line[32];
+	struct kept fh = of_a->fh;
+
+	snprintf(line, sizeof(line), "  lease: %u\n", seconds);
+	run.server = line;
+	run_write_config(&run, NFS4_EXPORT_YAML);
+	run.server = NULL;
+	run_stop(&run, SIGKILL);
+	assert_int_equal(truncate(run.log, 0), 0);
+	run_start(&run);
+	v4_connect(a);
+	assert_int_equal(open_name(a, NULL, &(struct how){.access = 3, .create = -1, .reclaim = &fh}, of_a), NFS4_OK);
+	assert_int_equal(v4_reclaim_complete(a), NFS4_OK);
+	v4_begin(a);
+	v4_put_root(a, NFS4_EXPORT);
+	put_getattr(a, FATTR4_LEASE_TIME);
+	expect(a, NFS4_OK);
+	at_end(a, 4);
+	uint32_t told = 0;
+	assert_true(xdr_get_u32(&a->rpc.in, &told));
+	assert_int_equal(told, seconds);
+	run_wait_log(&run, "grace is over");
+}
+
+/* Who was told of a longer lease before the restart has that long to come back. */
+static void lease(void **state)
+{
+	struct v4 a;
+	struct opened of_a;
+
+	(void)state;
+	join(&a, "leases", 1);
+	assert_int_equal(open_name(&a, "leased", &(struct how){.access = 3, .create = GUARDED4}, &of_a), NFS4_OK);
+	lease_becomes(&a, &of_a, 300);
+	assert_true(run_log_has(run.log, "seconds=300"));
+	lease_becomes(&a, &of_a, 10);
+	assert_true(run_log_has(run.log, "seconds=300"));
+	lease_becomes(&a, &of_a, 11);
+	assert_true(run_log_has(run.log, "seconds=11"));
+	lease_becomes(&a, &of_a, 45);
+	assert_true(run_log_has(run.log, "seconds=45"));
+	assert_int_equal(close_it(&a, &of_a), NFS4_OK);
+	assert_int_equal(remove_name(&a, "leased"), NFS4_OK);
+	v4_end(&a);
+}
+
 /* ------------------------------------------------------------------------------------------------ */
 
 static int setup(void **state)
@@ -200,6 +249,7 @@ int main(void)
 		cmocka_unit_test(unlinked),
 		cmocka_unit_test(locks),
 		cmocka_unit_test(reclaim),
+		cmocka_unit_test(lease),
 	};
 	return cmocka_run_group_tests(tests, setup, group_stop);
 }
