@@ -215,7 +215,7 @@ static void recall_fiber(void *arg)
 
 			if (rc == 0 && result.status == NFS4_OK)
 				break;
-			fiber_sleep((50 << round) * NSEC_PER_MSEC);
+			fiber_sleep((50ull << round) * NSEC_PER_MSEC);
 		}
 	nfs4_client_put(recall->client);
 	free(recall);

@@ -17,6 +17,7 @@
 static struct {
 	pthread_t thread;
 	uint64_t arena_bytes;
+	void (*enter)(void); /* first of all, in the thread, before there is a reactor; may be NULL */
 	void (*begin)(void), (*end)(void);
 	_Atomic bool up, stop;
 } fuzz_core;
@@ -39,6 +40,8 @@ static void *fuzz_core_thread(void *arg)
 	struct error err = {0};
 
 	(void)arg;
+	if (fuzz_core.enter)
+		fuzz_core.enter();
 	if (core_main(&config, fuzz_core_main, NULL, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		abort();
