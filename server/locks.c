@@ -14,6 +14,10 @@
  * waiters' callbacks come after that, so that they may use the table. A waiter that is no longer in the queue but not
  * yet told cannot be cancelled; that is why lock_cancel() takes a name and not a pointer.
  *
+ * Before a request waits, it is looked for among those whom it would wait for, and whom they wait for (-EDEADLK): over
+ * all shards, whose mutexes are held together for this, in their order; nothing else holds two. The search is bounded:
+ * what it does not find waits, until somebody gives up.
+ *
  * Memory is charged to the client, and so to the table, before it is taken (locks_client.c). Only the cut of an unlock
  * may go beyond a limit: giving back must not fail.
  */
@@ -67,6 +71,7 @@ struct lock_op {
 	struct lock_shard *shard;
 	struct lock_file *file;	    /* NULL: nothing is known of it */
 	struct lock_holder *holder; /* NULL: it has nothing in this shard */
+	bool all;		    /* every shard is locked */
 	struct list done;	    /* waiters to tell */
 };
 
@@ -248,6 +253,18 @@ static void enter(
 	op->holder = owner ? holder_find(op->shard, owner) : NULL;
 }
 
+/* The same, with all shards locked. */
+static void enter_all(
+	struct lock_op *op, struct lock_table *t, const struct lock_file_key *key, const struct lock_owner *owner)
+{
+	for (unsigned i = 0; i < SHARDS; i++)
+		pthread_mutex_lock(&t->shard[i].mutex);
+	*op = (struct lock_op){.table = t, .shard = &t->shard[key_hash(key) >> 32 & (SHARDS - 1)], .all = true};
+	list_init(&op->done);
+	op->file = file_find(op->shard, key);
+	op->holder = holder_find(op->shard, owner);
+}
+
 /* Forgets what is not needed, gives the mutex up and then tells the waiters. */
 static int leave(struct lock_op *op, int rc)
 {
@@ -255,7 +272,10 @@ static int leave(struct lock_op *op, int rc)
 		file_drop_if_idle(op, op->file);
 	if (op->holder)
 		holder_drop_if_idle(op, op->holder);
-	pthread_mutex_unlock(&op->shard->mutex);
+	for (unsigned i = 0; op->all && i < SHARDS; i++)
+		pthread_mutex_unlock(&op->table->shard[i].mutex);
+	if (!op->all)
+		pthread_mutex_unlock(&op->shard->mutex);
 	list_foreach (n, &op->done) {
 		struct lock_waiter *w = container_of(n, struct lock_waiter, node);
 		list_remove(n);
@@ -453,6 +473,75 @@ static int waiter_queue(
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Deadlocks
+ */
+
+#define CHASE_OWNERS 64u
+#define CHASE_STEPS 8192u
+
+/* Those whom WANTING would wait for, in the order in which they were met, each in the shard where that was. */
+struct chase {
+	const struct lock_holder *wanting;
+	const struct lock_holder *met[CHASE_OWNERS];
+	unsigned count, steps;
+	bool found;
+};
+
+static bool owner_same(const struct lock_holder *a, const struct lock_holder *b)
+{
+	return a == b || (a->client == b->client && a->len == b->len && !memcmp(a->data, b->data, a->len));
+}
+
+static void chase_meet(struct chase *c, const struct lock_holder *holder)
+{
+	if (owner_same(holder, c->wanting))
+		c->found = true;
+	for (unsigned i = 0; i < c->count; i++)
+		if (owner_same(holder, c->met[i]))
+			return;
+	if (c->count < CHASE_OWNERS)
+		c->met[c->count++] = holder;
+}
+
+/* Everybody who keeps HOLDER from RANGE. */
+static void chase_blockers(
+	struct chase *c, const struct lock_file *file, const struct lock_holder *holder, const struct lock_range *range)
+{
+	list_foreach (n, &file->ranges) {
+		struct lock_entry *e = container_of(n, struct lock_entry, in_file);
+		if (e->range.first > range->last || c->found || c->steps++ > CHASE_STEPS)
+			return;
+		if (e->holder != holder && overlap(&e->range, range) && (e->range.exclusive || range->exclusive))
+			chase_meet(c, e->holder);
+	}
+}
+
+/* Whether somebody in the way of RANGE waits, by way of others maybe, for op's holder. All shards are locked. */
+static bool deadlock(struct lock_op *op, const struct lock_range *range)
+{
+	struct chase c = {.wanting = op->holder};
+
+	chase_blockers(&c, op->file, op->holder, range);
+	for (unsigned i = 0; i < c.count && !c.found; i++) {
+		const struct lock_owner owner = {
+			c.met[i]->client->kind, c.met[i]->client->id, c.met[i]->data, c.met[i]->len};
+		for (unsigned s = 0; s < SHARDS && !c.found; s++) {
+			struct lock_holder *h = holder_find(&op->table->shard[s], &owner);
+			if (!h)
+				continue;
+			list_foreach (n, &h->entries) {
+				struct lock_entry *e = container_of(n, struct lock_entry, in_holder);
+				if (c.steps++ > CHASE_STEPS)
+					return false;
+				if (e->state == LOCK_STATE_WAITING && !e->waiter->notify_only)
+					chase_blockers(&c, e->file, h, &e->range);
+			}
+		}
+	}
+	return c.found;
+}
+
+/* ------------------------------------------------------------------------------------------------
  * The calls for ranges
  */
 
@@ -470,7 +559,9 @@ static int set_or_queue(
 			rc = 0;
 		} else {
 			conflict_fill(conflict, other);
-			rc = waiter ? waiter_queue(op, range, waiter, spare) : -EAGAIN;
+			rc = !waiter			      ? -EAGAIN
+			     : op->all && deadlock(op, range) ? -EDEADLK
+							      : waiter_queue(op, range, waiter, spare);
 		}
 	}
 	entry_free(op, spare[0]);
@@ -485,7 +576,10 @@ int lock_set(struct lock_table *t, const struct lock_file_key *key, const struct
 
 	if (owner->len > LOCK_OWNER_MAX || range->first > range->last)
 		return -EINVAL;
-	enter(&op, t, key, owner);
+	if (waiter && !waiter->notify_only)
+		enter_all(&op, t, key, owner);
+	else
+		enter(&op, t, key, owner);
 	if (waiter && waiter_find(&op, range))
 		return leave(&op, -EALREADY);
 	int rc = file_make(&op, key);

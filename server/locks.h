@@ -3,7 +3,8 @@
  *
  * A lock belongs to an owner on a file. Ranges of one owner never conflict with each other: a new one replaces what it
  * covers, as POSIX has it. Ranges of two owners conflict when they overlap and one is exclusive. All functions may be
- * called on any thread, do not wait, and take one mutex for the file's shard of the table. Errors are negative errno.
+ * called on any thread, do not wait, and take one mutex for the file's shard of the table
+ * (lock_set() with a waiter: those of all). Errors are negative errno.
  */
 #ifndef FURROW_LOCKS_H
 #define FURROW_LOCKS_H
@@ -91,6 +92,7 @@ void lock_table_destroy(struct lock_table *table);			/* waiters are dropped with
  *   -EINPROGRESS  WAITER is queued now. Those that wait for a file get it in their order as soon as nothing is in their
  *                 way; who asks in between does not queue up behind them
  *   -EALREADY     this owner waits for this range already; WAITER was not used
+ *   -EDEADLK      somebody in the way waits for this owner in turn (not with notify_only); WAITER was not used
  * -ENOLCK: too many locks. -EINVAL: the owner's name is too long.
  */
 int lock_set(struct lock_table *table, const struct lock_file_key *key, const struct lock_owner *owner,

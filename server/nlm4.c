@@ -49,6 +49,8 @@ static nlm4_stats status_of(int rc)
 	case -ESTALE:
 	case -EBADF:
 		return NLM4_STALE_FH;
+	case -EDEADLK:
+		return NLM4_DEADLCK;
 	case -EFBIG:
 		return NLM4_FBIG;
 	case -EROFS:

@@ -5,6 +5,9 @@
  * ("localhost") and neither are addresses (NAT). It is made by the client's first LOCK and goes when it has had no
  * locks for a while.
  *
+ * How much a host has to reclaim is not known, and none ever says that it is done; so the grace period takes its time,
+ * unless all hosts of before have restarted themselves.
+ *
  * Before a host gets its first lock in a file system, a state record there (STABLE_NSM_HOST) names it, durably. After
  * a restart the records tell whom to call back (SM_NOTIFY, so that they reclaim) and whether there is a grace period at
  * all. A host that reclaimed nothing loses its record right after the grace period: were it kept, the host could
@@ -371,12 +374,31 @@ static unsigned restarted_clients(
 				named += similar;
 			} else if ((named ? similar : there == 1) && (!state || h->state != state) && count < room) {
 				h->state = state;
+				h->earlier = false; /* it has nothing to reclaim */
 				client[count++] = h->client;
 			}
 		}
 	}
 	nlm_unlock();
 	return count;
+}
+
+/* When nobody is left who may have something to reclaim, nobody needs to wait for them. */
+static void grace_end_early(void)
+{
+	struct htable_cursor cursor = {0};
+	bool left = false;
+
+	if (!grace_active_of(GRACE_NLM))
+		return;
+	nlm_lock();
+	for (struct htable_node *n; !left && (n = htable_next(&nlm.hosts, &cursor));)
+		left = container_of(n, struct nlm_host, node)->earlier;
+	nlm_unlock();
+	if (left)
+		return;
+	grace_done(GRACE_NLM);
+	log_info("nlm", "all clients of before have restarted too: the grace period is over");
 }
 
 void nlm_host_restarted(const struct sockaddr_storage *peer, const struct xdr_opaque *name, int32_t state)
@@ -391,6 +413,8 @@ void nlm_host_restarted(const struct sockaddr_storage *peer, const struct xdr_op
 		log_info("nlm", "a client restarted, its locks are released client=%s", text);
 		lock_release_client(lock_server_table(), LOCK_KIND_NLM, client[i]);
 	}
+	if (count)
+		grace_end_early();
 }
 
 /* With the mutex held. */

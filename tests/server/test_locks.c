@@ -44,6 +44,7 @@ static struct {
 	struct model_waiter waiter[WAITERS];
 	unsigned long order;
 	struct lock_owner owner[OWNERS];
+	unsigned long dead;
 } model;
 
 static struct lock_range places(unsigned from, unsigned to, bool exclusive)
@@ -193,6 +194,34 @@ static bool model_waits(unsigned who, unsigned from, unsigned to, bool exclusive
 	return false;
 }
 
+/* Whether O keeps WHO from it. */
+static bool model_blocks(unsigned o, unsigned who, unsigned from, unsigned to, bool exclusive)
+{
+	for (unsigned p = from; o != who && p <= to; p++)
+		if (model.held[o][p] != FREE && (exclusive || model.held[o][p] == EXCLUSIVE))
+			return true;
+	return false;
+}
+
+/* Whether one that is in the way waits for WHO, or for one who does. */
+static bool model_deadlock(unsigned who, unsigned from, unsigned to, bool exclusive)
+{
+	bool met[OWNERS] = {false}, more = true;
+
+	for (unsigned o = 0; o < OWNERS; o++)
+		met[o] = model_blocks(o, who, from, to, exclusive);
+	while (more) {
+		more = false;
+		for (unsigned i = 0; i < WAITERS; i++) {
+			const struct model_waiter *m = &model.waiter[i];
+			for (unsigned o = 0; m->used && met[m->owner] && o < OWNERS; o++)
+				if (!met[o] && model_blocks(o, m->owner, m->from, m->to, m->exclusive))
+					met[o] = more = true;
+		}
+	}
+	return met[who];
+}
+
 static void step_set(struct lock_table *t, unsigned who, unsigned from, unsigned to, bool exclusive, bool wait)
 {
 	struct lock_range r = places(from, to, exclusive);
@@ -215,11 +244,13 @@ static void step_set(struct lock_table *t, unsigned who, unsigned from, unsigned
 	} else {
 		struct lock_owner by = {conflict.kind, conflict.client, conflict.owner, conflict.owner_len};
 		unsigned o = owner_index(&by), at = from > conflict.range.first ? from : (unsigned)conflict.range.first;
-		assert_int_equal(rc, m ? -EINPROGRESS : -EAGAIN);
+		bool dead = m && model_deadlock(who, from, to, exclusive);
+		model.dead += dead;
+		assert_int_equal(rc, dead ? -EDEADLK : m ? -EINPROGRESS : -EAGAIN);
 		assert_int_not_equal(o, who);
 		assert_true(at <= to);
 		assert_int_equal(model.held[o][at], conflict.range.exclusive ? EXCLUSIVE : SHARED);
-		if (m) {
+		if (m && !dead) {
 			m->used = true;
 			m->order = ++model.order;
 		}
@@ -298,6 +329,7 @@ static void random_calls(void **state)
 	for (unsigned i = 0; i < OWNERS; i++)
 		step_rest(t, 3, i, 0, 0, false);
 	compare(t);
+	assert_true(model.dead > 100);
 	assert_int_equal(lock_bytes(t), 0);
 	lock_table_destroy(t);
 }
@@ -359,6 +391,55 @@ static void only_notified(void **state)
 	assert_true(wc.told && !wc.result);
 	assert_int_equal(lock_set(t, &file_a, &b, &r, NULL, NULL), -EAGAIN);
 	assert_true(lock_count(t, &file_a, &c));
+	lock_table_destroy(t);
+}
+
+static void dropped(struct lock_waiter *w, int result)
+{
+	(void)w;
+	(void)result;
+}
+
+/* A ring of LENGTH owners, each with a file of its own: the last request closes it. */
+static void ring(struct lock_table *t, unsigned length, bool notify_only, int expected)
+{
+	struct lock_waiter *waiter = calloc(length, sizeof(*waiter));
+	struct lock_range all = range(0, LOCK_TO_END, true);
+	char name[128][16];
+	int rc = 0;
+
+	for (unsigned i = 0; i < length; i++) {
+		struct lock_file_key key = {7, 1000 + i, 1};
+		snprintf(name[i], sizeof(name[i]), "r%u", i);
+		struct lock_owner o = owner(10 + i % 3, name[i]);
+		assert_int_equal(lock_set(t, &key, &o, &all, NULL, NULL), 0);
+	}
+	for (unsigned i = 0; i < length; i++) {
+		struct lock_file_key key = {7, 1000 + (i + 1) % length, 1};
+		struct lock_owner o = owner(10 + i % 3, name[i]);
+		waiter[i].done = dropped;
+		waiter[i].notify_only = notify_only && !i;
+		rc = lock_set(t, &key, &o, &all, &waiter[i], NULL);
+		if (i < length - 1)
+			assert_int_equal(rc, -EINPROGRESS);
+	}
+	assert_int_equal(rc, expected);
+	for (unsigned c = 10; c < 13; c++)
+		lock_release_client(t, LOCK_KIND_NLM, c);
+	assert_int_equal(lock_bytes(t), 0);
+	free(waiter);
+}
+
+static void deadlocks(void **state)
+{
+	struct lock_table *t = lock_table_create(NULL);
+
+	(void)state;
+	ring(t, 2, false, -EDEADLK);
+	ring(t, 3, false, -EDEADLK);
+	ring(t, 50, false, -EDEADLK);
+	ring(t, 100, false, -EINPROGRESS); /* longer than anybody looks for */
+	ring(t, 3, true, -EINPROGRESS);	   /* one of them does not wait: it only wants to be told */
 	lock_table_destroy(t);
 }
 
@@ -575,6 +656,7 @@ int main(void)
 		cmocka_unit_test(random_calls),
 		cmocka_unit_test(edges),
 		cmocka_unit_test(only_notified),
+		cmocka_unit_test(deadlocks),
 		cmocka_unit_test(shares),
 		cmocka_unit_test(limits),
 		cmocka_unit_test(names),

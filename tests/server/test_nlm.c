@@ -318,6 +318,18 @@ static void notify(unsigned m, const char *name, int32_t state)
 	assert_int_equal(xdr_in_left(&host[m].in), 0);
 }
 
+static struct kept make(const char *name)
+{
+	CREATE3args args = {.where = {.dir = fh(&top), .name = text(name)}, .how = {.mode = UNCHECKED}};
+	CREATE3res res;
+
+	args.how.obj_attributes.mode.set_it = true;
+	args.how.obj_attributes.mode.mode = 0644;
+	nfs3(&host[0], CREATE, &args, &res);
+	assert_int_equal(res.status, NFS3_OK);
+	return keep(&res.resok.obj.handle);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Tests
  */
@@ -464,6 +476,28 @@ static void granted_and_refused(void **state)
 	(void)await(1, NLM_PROG, NLMPROC4_GRANTED);
 	(void)await(2, NLM_PROG, NLMPROC4_GRANTED);
 	await_holder(0, &a, -1);
+}
+
+/* Each has what the other waits for: the one who would close the ring is told. */
+static void deadlock(void **state)
+{
+	nlm4_lock a = lock_of(0, 1, &file, 0, 10), a_next = lock_of(0, 1, &other, 0, 0);
+	nlm4_lock b = lock_of(1, 2, &other, 5, 1), b_next = lock_of(1, 2, &file, 9, 10);
+
+	(void)state;
+	assert_int_equal(take(0, &a, true, true, false), NLM4_GRANTED);
+	assert_int_equal(take(1, &b, true, true, false), NLM4_GRANTED);
+	assert_int_equal(take(0, &a_next, false, true, false), NLM4_BLOCKED);
+	assert_int_equal(take(1, &b_next, false, true, false), NLM4_DEADLCK);
+	assert_int_equal(take(1, &b_next, false, false, false), NLM4_DENIED);
+	nlm4_lock process = lock_of(1, 3, &file, 9, 10); /* another process of that machine is in nobody's way */
+	assert_int_equal(take(1, &process, false, true, false), NLM4_BLOCKED);
+	assert_int_equal(cancel(1, &process, false), NLM4_GRANTED);
+	assert_int_equal(cancel(0, &a_next, false), NLM4_GRANTED);
+	assert_int_equal(take(1, &b_next, false, true, false), NLM4_BLOCKED);
+	assert_int_equal(cancel(1, &b_next, false), NLM4_GRANTED);
+	assert_int_equal(give(0, &a), NLM4_GRANTED);
+	assert_int_equal(give(1, &b), NLM4_GRANTED);
 }
 
 static void cancelled(void **state)
@@ -691,6 +725,46 @@ static void planned_restart(void **state)
 	assert_int_equal(give(0, &a), NLM4_GRANTED);
 }
 
+/* A file that is removed while somebody has it locked: no new locks, and what is held can be given back. */
+static void removed_while_locked(void **state)
+{
+	struct kept gone = make("gone");
+	nlm4_lock a = lock_of(0, 1, &gone, 0, 10), b = lock_of(1, 2, &gone, 5, 1);
+	REMOVE3args args = {.object = {.dir = fh(&top), .name = text("gone")}};
+	REMOVE3res res;
+	char text[8192];
+
+	(void)state;
+	assert_int_equal(take(0, &a, true, false, false), NLM4_GRANTED);
+	nfs3(&host[1], REMOVE, &args, &res);
+	assert_int_equal(res.status, NFS3_OK);
+	struct kept again = make("gone"); /* another file, of which nobody has locked anything */
+	nlm4_lock c = lock_of(1, 2, &again, 0, 0);
+	assert_int_equal(take(1, &c, true, false, false), NLM4_GRANTED);
+	assert_int_equal(give(1, &c), NLM4_GRANTED);
+	assert_int_equal(take(1, &b, true, false, false), NLM4_STALE_FH);
+	assert_int_equal(give(0, &a), NLM4_GRANTED);
+	furrow("state list", text, sizeof(text));
+	assert_non_null(strstr(text, "no locks"));
+}
+
+/* Who had locks before the server was killed restarted too: there is nothing to wait for. */
+static void grace_ends_early(void **state)
+{
+	nlm4_lock a = lock_of(0, 1, &file, 0, 10), b = lock_of(1, 2, &file, 5, 1);
+
+	(void)state;
+	assert_int_equal(take(0, &a, true, false, false), NLM4_GRANTED);
+	run_stop(&run, SIGKILL);
+	run_start(&run);
+	reconnect();
+	assert_int_equal(take(1, &b, true, false, false), NLM4_DENIED_GRACE_PERIOD);
+	notify(0, "alpha", 31);
+	assert_int_equal(take(0, &a, true, false, true), NLM4_DENIED_GRACE_PERIOD); /* it is over */
+	assert_int_equal(take(1, &b, true, false, false), NLM4_GRANTED);
+	assert_int_equal(give(1, &b), NLM4_GRANTED);
+}
+
 /* Killed: who had locks is called back and reclaims; nobody takes them meanwhile. */
 static void restarts(void **state)
 {
@@ -718,18 +792,6 @@ static void restarts(void **state)
 }
 
 /* ------------------------------------------------------------------------------------------------ */
-
-static struct kept make(const char *name)
-{
-	CREATE3args args = {.where = {.dir = fh(&top), .name = text(name)}, .how = {.mode = UNCHECKED}};
-	CREATE3res res;
-
-	args.how.obj_attributes.mode.set_it = true;
-	args.how.obj_attributes.mode.mode = 0644;
-	nfs3(&host[0], CREATE, &args, &res);
-	assert_int_equal(res.status, NFS3_OK);
-	return keep(&res.resok.obj.handle);
-}
 
 static int setup(void **state)
 {
@@ -771,12 +833,15 @@ int main(void)
 		cmocka_unit_test(refusals),
 		cmocka_unit_test(blocked_and_granted),
 		cmocka_unit_test(granted_and_refused),
+		cmocka_unit_test(deadlock),
 		cmocka_unit_test(cancelled),
 		cmocka_unit_test(messages),
 		cmocka_unit_test(shares),
 		cmocka_unit_test(clients_that_restart),
 		cmocka_unit_test(seen_and_expelled),
 		cmocka_unit_test(planned_restart),
+		cmocka_unit_test(grace_ends_early),
+		cmocka_unit_test(removed_while_locked),
 		cmocka_unit_test(hostile),
 		cmocka_unit_test(restarts),
 	};
