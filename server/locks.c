@@ -580,8 +580,11 @@ int lock_set(struct lock_table *t, const struct lock_file_key *key, const struct
 		enter_all(&op, t, key, owner);
 	else
 		enter(&op, t, key, owner);
-	if (waiter && waiter_find(&op, range))
+	struct lock_entry *other = waiter && waiter_find(&op, range) ? range_conflict(op.file, op.holder, range) : NULL;
+	if (other) {
+		conflict_fill(conflict, other);
 		return leave(&op, -EALREADY);
+	}
 	int rc = file_make(&op, key);
 	if (!rc)
 		rc = holder_make(&op, owner);

@@ -91,7 +91,7 @@ void lock_table_destroy(struct lock_table *table);			/* waiters are dropped with
  *   -EAGAIN       CONFLICT (which may be NULL) says who. WAITER was NULL
  *   -EINPROGRESS  WAITER is queued now. Those that wait for a file get it in their order as soon as nothing is in their
  *                 way; who asks in between does not queue up behind them
- *   -EALREADY     this owner waits for this range already; WAITER was not used
+ *   -EALREADY     this owner waits for this range already, CONFLICT says for whom; WAITER was not used
  *   -EDEADLK      somebody in the way waits for this owner in turn (not with notify_only); WAITER was not used
  * -ENOLCK: too many locks. -EINVAL: the owner's name is too long.
  */

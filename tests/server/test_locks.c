@@ -235,22 +235,21 @@ static void step_set(struct lock_table *t, unsigned who, unsigned from, unsigned
 		*m = (struct model_waiter){
 			.waiter = {.done = told}, .owner = who, .from = from, .to = to, .exclusive = exclusive};
 	int rc = lock_set(t, &file_a, &model.owner[who], &r, m ? &m->waiter : NULL, &conflict);
-	if (m && model_waits(who, from, to, exclusive, &same)) {
-		assert_int_equal(rc, -EALREADY);
-	} else if (model_free_for(who, from, to, exclusive)) {
+	bool waits = m && model_waits(who, from, to, exclusive, &same);
+	if (!waits && model_free_for(who, from, to, exclusive)) {
 		assert_int_equal(rc, 0);
 		model_mark(who, from, to, exclusive ? EXCLUSIVE : SHARED);
 		model_look();
 	} else {
 		struct lock_owner by = {conflict.kind, conflict.client, conflict.owner, conflict.owner_len};
 		unsigned o = owner_index(&by), at = from > conflict.range.first ? from : (unsigned)conflict.range.first;
-		bool dead = m && model_deadlock(who, from, to, exclusive);
+		bool dead = m && !waits && model_deadlock(who, from, to, exclusive);
 		model.dead += dead;
-		assert_int_equal(rc, dead ? -EDEADLK : m ? -EINPROGRESS : -EAGAIN);
+		assert_int_equal(rc, waits ? -EALREADY : dead ? -EDEADLK : m ? -EINPROGRESS : -EAGAIN);
 		assert_int_not_equal(o, who);
 		assert_true(at <= to);
 		assert_int_equal(model.held[o][at], conflict.range.exclusive ? EXCLUSIVE : SHARED);
-		if (m && !dead) {
+		if (m && !waits && !dead) {
 			m->used = true;
 			m->order = ++model.order;
 		}
