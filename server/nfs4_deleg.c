@@ -265,7 +265,7 @@ bool nfs4_deleg_conflicts(struct nfs4_state_shard *shard, struct fs *fs, struct 
 {
 	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
 
-	if (!file || !file->delegs || !((access & OPEN4_SHARE_ACCESS_WRITE) || (deny & OPEN4_SHARE_DENY_READ)))
+	if (!file || !file->delegs)
 		return false;
 	list_foreach (n, &file->states)
 		if (in_the_way(container_of(n, struct nfs4_state, in_file), client, open_changes(access, deny)))
