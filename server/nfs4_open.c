@@ -247,8 +247,7 @@ static void open_note(struct nfs4_state *state, uint32_t access, uint32_t deny)
 		state->file->writers++;
 	state->open.access |= access;
 	state->open.deny |= deny;
-	state->open.access_seen |= (uint8_t)(1u << access);
-	state->open.deny_seen |= (uint8_t)(1u << deny);
+	state->open.seen |= (uint16_t)(1u << (4 * access + deny));
 }
 
 /* Locked. HELD: whether the caller's hold of the file went to the new state. */
@@ -424,15 +423,18 @@ static nfsstat4 open_find(struct nfs4_compound *c, const stateid4 *stateid, stru
 	return NFS4ERR_BAD_STATEID;
 }
 
-/* Whether BITS are the union of combinations that OPENs asked for. */
-static bool seen(uint8_t combinations, uint32_t bits)
+/* Of what OPENs asked for, that which ACCESS and DENY cover; *SUM: its union, in the same form as an index of it. */
+static uint16_t seen_within(uint16_t seen, uint32_t access, uint32_t deny, uint32_t *sum)
 {
-	uint32_t sum = 0;
+	uint16_t within = 0;
 
-	for (uint32_t i = 1; i < 4; i++)
-		if ((combinations >> i & 1) && !(i & ~bits))
-			sum |= i;
-	return sum == bits;
+	*sum = 0;
+	for (uint32_t i = 4; i < 16; i++)
+		if ((seen >> i & 1) && !(i & ~(4 * access + deny))) {
+			within |= (uint16_t)(1u << i);
+			*sum |= i;
+		}
+	return within;
 }
 
 nfsstat4 nfs4_op_open_downgrade(struct nfs4_compound *c)
@@ -450,8 +452,10 @@ nfsstat4 nfs4_op_open_downgrade(struct nfs4_compound *c)
 	status = open_find(c, &args.open_stateid, &state);
 	if (status)
 		return status;
-	/* only what is the union of OPENs that were done (RFC 8881 18.18.3) */
-	if (!seen(state->open.access_seen, access) || !seen(state->open.deny_seen, args.share_deny)) {
+	/* only what is the union of OPENs that are in force (RFC 8881 18.18.3) */
+	uint32_t sum;
+	uint16_t within = seen_within(state->open.seen, access, args.share_deny, &sum);
+	if (sum != 4 * access + args.share_deny) {
 		nfs4_shard_unlock(state->file->shard);
 		return NFS4ERR_INVAL;
 	}
@@ -462,12 +466,7 @@ nfsstat4 nfs4_op_open_downgrade(struct nfs4_compound *c)
 		state->file->writers--;
 	state->open.access = access;
 	state->open.deny = args.share_deny;
-	for (unsigned i = 0; i < 4; i++) {
-		if (i & ~access)
-			state->open.access_seen &= (uint8_t) ~(1u << i);
-		if (i & ~args.share_deny)
-			state->open.deny_seen &= (uint8_t) ~(1u << i);
-	}
+	state->open.seen = within;
 	nfs4_state_bump(state);
 	nfs4_stateid_put(state, &stateid);
 	nfs4_shard_unlock(state->file->shard);

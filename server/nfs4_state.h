@@ -57,9 +57,9 @@ struct nfs4_state {
 	union {
 		struct {
 			uint32_t access, deny;
-			uint8_t access_seen, deny_seen; /* bit N: a combination N that an OPEN asked for */
-			uint32_t uid;			/* who opened: permission was checked for it */
-			struct list locks;		/* lock states that came from it */
+			uint16_t seen;	   /* bit 4 * access + deny: what OPENs asked for, as far as it is in force */
+			uint32_t uid;	   /* who opened: permission was checked for it */
+			struct list locks; /* lock states that came from it */
 		} open;
 		struct {
 			struct nfs4_state *open;

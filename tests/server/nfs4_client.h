@@ -20,8 +20,9 @@ struct v4 {
 	uint32_t slot, sequence[V4_SLOTS];
 	uint32_t minor, ops;
 	bool cache;
-	uint8_t *count_at; /* of the compound's operations */
-	nfsstat4 status;   /* of the last compound */
+	uint32_t session_flags; /* of CREATE_SESSION */
+	uint8_t *count_at;	/* of the compound's operations */
+	nfsstat4 status;	/* of the last compound */
 };
 
 /* Begins a compound without SEQUENCE. */
@@ -131,6 +132,7 @@ static inline nfsstat4 v4_create_session(struct v4 *v, uint32_t sequence)
 		.ca_maxrequests = V4_SLOTS};
 	CREATE_SESSION4args args = {.csa_clientid = v->id,
 		.csa_sequence = sequence,
+		.csa_flags = v->session_flags,
 		.csa_fore_chan_attrs = channel,
 		.csa_back_chan_attrs = {.ca_maxrequestsize = 4096,
 			.ca_maxresponsesize = 4096,

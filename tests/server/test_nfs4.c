@@ -62,6 +62,66 @@ static void shares(void **state)
 	v4_end(&b);
 }
 
+static nfsstat4 downgrade(
+	struct v4 *v, const struct kept *fh, const stateid4 *id, uint32_t access, uint32_t deny, stateid4 *after)
+{
+	OPEN_DOWNGRADE4args args = {.open_stateid = *id, .share_access = access, .share_deny = deny};
+
+	v4_begin(v);
+	put_fh(v, fh);
+	v4_add(v, OPEN_DOWNGRADE, &args);
+	assert_int_equal(v4_run(v, NULL), NFS4_OK);
+	assert_int_equal(v4_result(v, OP_PUTFH), NFS4_OK);
+	nfsstat4 status = v4_result(v, OP_OPEN_DOWNGRADE);
+	if (!status)
+		v4_take(v, stateid4, after);
+	return status;
+}
+
+/* To what a subset of the OPENs in force asked for together, access and deny alike, and to nothing else. */
+static void downgrades(void **state)
+{
+	struct v4 a, b;
+	struct opened file, more, other, of_b;
+	stateid4 id, lock = {0}, wrong;
+
+	(void)state;
+	join(&a, "a", 1);
+	join(&b, "b", 1);
+	assert_int_equal(
+		open_name(&a, "down", &(struct how){.access = 1, .deny = 2, .create = GUARDED4}, &file), NFS4_OK);
+	assert_int_equal(open_name(&a, "down", &(struct how){.access = 2, .create = -1}, &more), NFS4_OK);
+	assert_int_equal(open_name(&a, "other", &(struct how){.access = 3, .create = GUARDED4}, &other), NFS4_OK);
+	assert_int_equal(lock_it(&a, &more, READ_LT, 0, 1, false, &lock), NFS4_OK);
+	/* reading came with a denial, writing without: neither goes the other way */
+	static const uint32_t none[][2] = {{1, 0}, {2, 2}, {3, 0}, {3, 1}, {3, 3}, {1, 1}, {0, 0}, {4, 0}, {1, 4}};
+	for (unsigned i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+		assert_int_equal(downgrade(&a, &file.fh, &more.stateid, none[i][0], none[i][1], &id), NFS4ERR_INVAL);
+	assert_int_equal(downgrade(&a, &file.fh, &file.stateid, 1, 2, &id), NFS4ERR_OLD_STATEID);
+	wrong = more.stateid;
+	wrong.seqid++;
+	assert_int_equal(downgrade(&a, &file.fh, &wrong, 1, 2, &id), NFS4ERR_BAD_STATEID);
+	assert_int_equal(downgrade(&a, &file.fh, &lock, 1, 2, &id), NFS4ERR_BAD_STATEID);
+	assert_int_equal(downgrade(&a, &file.fh, &anonymous, 1, 2, &id), NFS4ERR_BAD_STATEID);
+	assert_int_equal(downgrade(&a, &other.fh, &more.stateid, 1, 2, &id), NFS4ERR_BAD_STATEID);
+	assert_int_equal(downgrade(&b, &file.fh, &more.stateid, 1, 2, &id), NFS4ERR_BAD_STATEID);
+	/* all of it, which changes nothing, then one of the two */
+	assert_int_equal(downgrade(&a, &file.fh, &more.stateid, 3, 2, &id), NFS4_OK);
+	assert_int_equal(id.seqid, more.stateid.seqid + 1);
+	assert_int_equal(open_name(&b, "down", &(struct how){.access = 2, .create = -1}, &of_b), NFS4ERR_SHARE_DENIED);
+	assert_int_equal(downgrade(&a, &file.fh, &id, 2, 0, &id), NFS4_OK);
+	assert_int_equal(open_name(&b, "down", &(struct how){.access = 3, .create = -1}, &of_b), NFS4_OK);
+	assert_int_equal(downgrade(&a, &file.fh, &id, 1, 2, &id), NFS4ERR_INVAL); /* that one is over */
+	more.stateid = id;
+	assert_int_equal(close_it(&a, &more), NFS4_OK);
+	assert_int_equal(close_it(&a, &other), NFS4_OK);
+	assert_int_equal(close_it(&b, &of_b), NFS4_OK);
+	assert_int_equal(remove_name(&a, "down"), NFS4_OK);
+	assert_int_equal(remove_name(&a, "other"), NFS4_OK);
+	v4_end(&a);
+	v4_end(&b);
+}
+
 /* An open file that is removed stays until it is closed. */
 static void unlinked(void **state)
 {
@@ -114,6 +174,13 @@ static void locks(void **state)
 	assert_int_equal(lock_it(&b, &of_b, READ_LT, 120, 60, false, &lock_b), NFS4_OK);
 	assert_int_equal(lock_it(&b, &of_b, READ_LT, 100, 20, false, &lock_b), NFS4ERR_DENIED);
 	assert_int_equal(lock_it(&b, &of_b, READ_LT, 180, 20, false, &lock_b), NFS4ERR_DENIED);
+	/* who waits already is told the same, each time it asks */
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(lock_it(&b, &of_b, READW_LT, 100, 10, false, &lock_b), NFS4ERR_DENIED);
+		v4_take(&b, LOCK4denied, &denied);
+		assert_int_equal(denied.owner.clientid, a.id);
+		assert_int_equal(denied.offset, 100);
+	}
 	/* nonsense */
 	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, 0, 0, false, &lock_a), NFS4ERR_INVAL);
 	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, UINT64_MAX - 1, 10, false, &lock_a), NFS4ERR_INVAL);
@@ -131,6 +198,88 @@ static void locks(void **state)
 	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, 0, UINT64_MAX, false, &lock_a), NFS4_OK);
 	assert_int_equal(close_it(&a, &of_a), NFS4_OK);
 	assert_int_equal(remove_name(&a, "locked"), NFS4_OK);
+	v4_end(&a);
+	v4_end(&b);
+}
+
+static nfsstat4 free_it(struct v4 *v, const stateid4 *id)
+{
+	FREE_STATEID4args args = {.fsa_stateid = *id};
+
+	v4_begin(v);
+	v4_add(v, FREE_STATEID, &args);
+	assert_int_equal(v4_run(v, NULL), NFS4_OK);
+	return v4_result(v, OP_FREE_STATEID);
+}
+
+static void lock_corners(void **state)
+{
+	struct v4 a, b;
+	struct opened of_a, of_b, other;
+	stateid4 lock = {0}, old, lock_b = {0};
+	LOCK4denied denied;
+
+	(void)state;
+	join(&a, "a", 1);
+	join(&b, "b", 1);
+	assert_int_equal(open_name(&a, "corners", &(struct how){.access = 3, .create = GUARDED4}, &of_a), NFS4_OK);
+	assert_int_equal(open_name(&b, "corners", &(struct how){.access = 3, .create = -1}, &of_b), NFS4_OK);
+	assert_int_equal(open_name(&a, "other", &(struct how){.access = 3, .create = GUARDED4}, &other), NFS4_OK);
+	/* the last byte that there is, and all that follows */
+	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, UINT64_MAX - 1, 1, false, &lock), NFS4_OK);
+	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, UINT64_MAX, 1, false, &lock), NFS4ERR_INVAL);
+	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, UINT64_MAX, UINT64_MAX, false, &lock), NFS4_OK);
+	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, UINT64_MAX - 10, UINT64_MAX, false, &lock), NFS4_OK);
+	assert_int_equal(lock_test_it(&b, &of_b, READ_LT, 0, UINT64_MAX, &denied), NFS4ERR_DENIED);
+	assert_int_equal(denied.offset, UINT64_MAX - 10);
+	assert_int_equal(denied.length, UINT64_MAX);
+	assert_int_equal(unlock_it(&a, &of_a, 0, UINT64_MAX, &lock), NFS4_OK);
+	assert_int_equal(lock_test_it(&b, &of_b, WRITE_LT, 0, UINT64_MAX, &denied), NFS4_OK);
+	/* one's own lock becomes another, and pieces of one type are one */
+	assert_int_equal(lock_it(&a, &of_a, READ_LT, 0, 30, false, &lock), NFS4_OK);
+	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, 10, 10, false, &lock), NFS4_OK);
+	assert_int_equal(lock_it(&b, &of_b, READ_LT, 0, 10, false, &lock_b), NFS4_OK);
+	assert_int_equal(lock_it(&a, &of_a, WRITE_LT, 0, 30, false, &lock), NFS4ERR_DENIED); /* as a whole */
+	assert_int_equal(lock_test_it(&b, &of_b, WRITE_LT, 20, 10, &denied), NFS4ERR_DENIED);
+	assert_int_equal(denied.locktype, READ_LT);
+	assert_int_equal(lock_it(&a, &of_a, READ_LT, 10, 10, false, &lock), NFS4_OK);
+	assert_int_equal(unlock_it(&b, &of_b, 0, 10, &lock_b), NFS4_OK);
+	assert_int_equal(lock_test_it(&b, &of_b, WRITE_LT, 5, 1, &denied), NFS4ERR_DENIED);
+	assert_int_equal(denied.offset, 0);
+	assert_int_equal(denied.length, 30);
+	/* what is not locked may be unlocked */
+	assert_int_equal(unlock_it(&a, &of_a, 1000, 5, &lock), NFS4_OK);
+	/* stateids: an old one, another file's, an open's, one that still has locks, one that was freed */
+	old = lock;
+	old.seqid--;
+	assert_int_equal(unlock_it(&a, &of_a, 0, 5, &old), NFS4ERR_OLD_STATEID);
+	assert_int_equal(lock_it(&a, &of_a, READ_LT, 0, 5, false, &old), NFS4ERR_OLD_STATEID);
+	assert_int_equal(unlock_it(&a, &other, 0, 5, &lock), NFS4ERR_BAD_STATEID);
+	assert_int_equal(unlock_it(&a, &of_a, 0, 5, &of_a.stateid), NFS4ERR_BAD_STATEID);
+	assert_int_equal(unlock_it(&b, &of_b, 0, 5, &lock), NFS4ERR_BAD_STATEID);
+	assert_int_equal(free_it(&a, &lock), NFS4ERR_LOCKS_HELD);
+	assert_int_equal(free_it(&a, &of_a.stateid), NFS4ERR_LOCKS_HELD);
+	assert_int_equal(unlock_it(&a, &of_a, 0, UINT64_MAX, &lock), NFS4_OK);
+	assert_int_equal(free_it(&b, &lock), NFS4ERR_BAD_STATEID);
+	assert_int_equal(free_it(&a, &lock), NFS4_OK);
+	assert_int_equal(free_it(&a, &lock), NFS4ERR_BAD_STATEID);
+	assert_int_equal(lock_it(&a, &of_a, READ_LT, 0, 5, false, &lock), NFS4ERR_BAD_STATEID);
+	/* no file, no lock */
+	struct opened root = {.stateid = of_a.stateid};
+	begin(&a, "");
+	v4_op(&a, OP_GETFH);
+	assert_int_equal(v4_run(&a, NULL), NFS4_OK);
+	v4_took_root(&a);
+	take_fh(&a, &root.fh);
+	lock = (stateid4){0};
+	assert_int_equal(lock_it(&a, &root, READ_LT, 0, 5, false, &lock), NFS4ERR_BAD_STATEID);
+	assert_int_equal(lock_test_it(&a, &root, READ_LT, 0, 5, &denied), NFS4ERR_ISDIR);
+	assert_int_equal(lock_test_it(&a, &of_a, READ_LT, 0, 0, &denied), NFS4ERR_INVAL);
+	assert_int_equal(close_it(&a, &of_a), NFS4_OK);
+	assert_int_equal(close_it(&a, &other), NFS4_OK);
+	assert_int_equal(close_it(&b, &of_b), NFS4_OK);
+	assert_int_equal(remove_name(&a, "corners"), NFS4_OK);
+	assert_int_equal(remove_name(&a, "other"), NFS4_OK);
 	v4_end(&a);
 	v4_end(&b);
 }
@@ -246,8 +395,10 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(shares),
+		cmocka_unit_test(downgrades),
 		cmocka_unit_test(unlinked),
 		cmocka_unit_test(locks),
+		cmocka_unit_test(lock_corners),
 		cmocka_unit_test(reclaim),
 		cmocka_unit_test(lease),
 	};

@@ -2,8 +2,6 @@
  * Clients and sessions of NFSv4.1: EXCHANGE_ID and CREATE_SESSION by every case of RFC 8881 18.35 and 18.36, slots,
  * the sizes that a session agrees on, connections that are bound to it, and what happens when one is lost.
  */
-#include <poll.h>
-
 #include "tests/server/nfs4_test.h"
 
 /* ------------------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ static void restarts(void **state)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Sizes
+ * Connections that are lost
  */
 
 /* What was sent last is told again, byte for byte, on this connection and on another. */
@@ -232,6 +230,75 @@ static void again(struct v4 *v)
 		assert_memory_equal(v->rpc.in.base, first, bytes);
 	}
 }
+
+static uint32_t flags_of(struct v4 *v)
+{
+	SEQUENCE4resok res;
+
+	v4_begin(v);
+	assert_int_equal(v4_run(v, &res), NFS4_OK);
+	return res.sr_status_flags;
+}
+
+/* The call arrives, its answer does not: sent again over another connection it is answered, and was done once. */
+static void lost_before_the_answer(void **state)
+{
+	struct v4 v;
+	nfsstat4 status;
+
+	(void)state;
+	join(&v, "lost", 1);
+	for (unsigned i = 0; i < 20; i++) {
+		begin(&v, "");
+		create(&v, NF4DIR, "once");
+		v4_op(&v, OP_GETFH);
+		assert_true(client_write(&v.rpc));
+		if (i % 2)
+			shutdown(v.rpc.fd, SHUT_RDWR);
+		do { /* it may still run, on the connection that is gone */
+			assert_true(client_connect(&v.rpc));
+			status = v4_send(&v);
+			if (status == NFS4ERR_DELAY)
+				run_pause();
+		} while (status == NFS4ERR_DELAY);
+		assert_int_equal(status, NFS4_OK);
+		again(&v);
+		assert_int_equal(remove_name(&v, "once"), NFS4_OK);
+	}
+	v4_end(&v);
+}
+
+/* A session without a way back says so, until it has one. */
+static void lost_backchannel(void **state)
+{
+	struct v4 v;
+	const uint32_t down = SEQ4_STATUS_CB_PATH_DOWN | SEQ4_STATUS_CB_PATH_DOWN_SESSION;
+	BIND_CONN_TO_SESSION4args bind = {.bctsa_dir = CDFC4_BACK_OR_BOTH};
+
+	(void)state;
+	v4_init(&v, run.port, 0, "lost backchannel");
+	v.session_flags = CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+	v4_connect(&v);
+	memcpy(bind.bctsa_sessid, v.session, sizeof(v.session));
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(flags_of(&v) & down, 0);
+		assert_true(client_connect(&v.rpc));
+		/* the server sees the end of the old connection a moment later */
+		for (unsigned k = 0; (flags_of(&v) & down) != down; k++) {
+			assert_true(k < 500);
+			run_pause();
+		}
+		v4_bare(&v);
+		v4_add(&v, BIND_CONN_TO_SESSION, &bind);
+		expect(&v, NFS4_OK);
+	}
+	assert_int_equal(flags_of(&v) & down, 0);
+	v4_end(&v);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Sizes
+ */
 
 static nfsstat4 small_session(struct v4 *v, uint32_t request, uint32_t reply, uint32_t cached, uint32_t requests)
 {
@@ -339,6 +406,8 @@ int main(void)
 		cmocka_unit_test(slots),
 		cmocka_unit_test(clients),
 		cmocka_unit_test(restarts),
+		cmocka_unit_test(lost_before_the_answer),
+		cmocka_unit_test(lost_backchannel),
 		cmocka_unit_test(sizes),
 	};
 	return cmocka_run_group_tests(tests, setup, group_stop);
