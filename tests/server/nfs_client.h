@@ -128,14 +128,12 @@ static inline bool client_write(struct client *c)
 	return true;
 }
 
-/* Sends what client_begin() started (again) and receives the reply. False: the connection is lost. */
-static inline bool client_try(struct client *c)
+/* The next record: a reply, or a call of the server's. False: the connection is lost. */
+static inline bool client_record(struct client *c)
 {
 	size_t got = 0;
-	uint32_t word = 0, xid = 0, v = 0;
+	uint32_t word = 0;
 
-	if (!client_write(c))
-		return false;
 	while (!(word & 0x80000000u)) {
 		if (!client_read(c, (uint8_t *)&word, 4))
 			return false;
@@ -148,16 +146,32 @@ static inline bool client_try(struct client *c)
 	}
 	c->pool = (struct xdr_pool){.base = c->memory, .room = CLIENT_ROOM};
 	xdr_in_init(&c->in, c->reply, got, &c->pool);
+	return true;
+}
+
+/* The head of the reply that was received. */
+static inline void client_reply(struct client *c)
+{
+	uint32_t xid = 0, v = 0;
+
 	assert_true(xdr_get_u32(&c->in, &xid) && xid == c->xid);
 	assert_true(xdr_get_u32(&c->in, &v) && v == 1);
 	assert_true(xdr_get_u32(&c->in, &v));
 	if (v) {
 		c->accept_stat = -1;
-		return true;
+		return;
 	}
 	assert_true(xdr_get_u32(&c->in, &v) && xdr_get_u32(&c->in, &v) && v == 0); /* verifier: none */
 	assert_true(xdr_get_u32(&c->in, &v));
 	c->accept_stat = (int)v;
+}
+
+/* Sends what client_begin() started (again) and receives the reply. False: the connection is lost. */
+static inline bool client_try(struct client *c)
+{
+	if (!client_write(c) || !client_record(c))
+		return false;
+	client_reply(c);
 	return true;
 }
 
