@@ -2,6 +2,7 @@
  * Checkpoints: from time to time the dirty nodes go to the drives and a new root record names them,
  * so that the log before it can be forgotten.
  *
+ *   pack     dirty leaves side by side become fewer (tree_pack())
  *   plan     take rows for all dirty nodes, and make the transaction T that moves the live counts
  *            from the old places to the new; bring what T changes into memory
  *   freeze   at one instant, without a wait: give every dirty node its new place and name it in its
@@ -357,6 +358,7 @@ int checkpoint_run(struct fs *fs, bool clean)
 	struct checkpoint *c = &fs->checkpoint;
 	struct tree *t = &fs->tree;
 	struct plan p = {.fs = fs};
+	struct pkey packed = {{0}};
 	uint64_t generation = c->generation + 1, had = fs->space.free;
 	int rc;
 
@@ -371,6 +373,8 @@ int checkpoint_run(struct fs *fs, bool clean)
 	rc = due ? clean_nodes(fs) : 0;
 	if (rc)
 		log_warning("fs", "sparse node stripes could not be emptied error=%d", rc);
+	while (tree_pack(fs, &packed))
+		fiber_yield();
 	while (!(p.tx = tx_new(fs)))
 		fiber_sleep(MEMORY_PAUSE);
 	p.tx->limit = LOG_BATCH_BLOCKS * BLOCK_BYTES - 2 * BLOCK_BYTES;

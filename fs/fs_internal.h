@@ -88,8 +88,9 @@ void image_set_key(uint8_t *image, unsigned slot, const struct pkey *key);
 void image_remove(uint8_t *image, unsigned slot);
 /* Where to cut an image into which LEN bytes are to come at SLOT: the first slot that moves to the right. */
 unsigned image_split_at(uint8_t *image, unsigned slot, size_t len);
-/* Copies the slots of FROM from FIRST on to the end, where there is room. */
-void image_append(uint8_t *image, uint8_t *from, unsigned first);
+/* Copies the slots FIRST..END of FROM (without END) to the end, where there is room. */
+void image_append(uint8_t *image, uint8_t *from, unsigned first, unsigned end);
+void image_behead(uint8_t *image, unsigned n); /* the first N slots go */
 void image_truncate(uint8_t *image, unsigned count);
 void image_seal(uint8_t *image); /* computes the checksum */
 /* What a node read from the drives must be. Bounds: lower <= keys < upper, where given. */
@@ -161,6 +162,11 @@ int tree_load(struct fs *fs, const struct pkey *key); /* waits until the leaf of
 int tree_seek(struct fs *fs, struct pkey *p, bool forward, const void **val, size_t *len);
 /* Makes the node that holds KEY at LEVEL dirty if it still lies at BLOCK. Waits. */
 int tree_move_node(struct fs *fs, const struct pkey *key, unsigned level, uint64_t block);
+/*
+ * Packs dirty leaves that lie one beside the other where that makes them fewer, from *FROM on: about a hundred of them,
+ * then it returns true and *FROM says where to go on. No wait, no spares; nothing may be frozen.
+ */
+bool tree_pack(struct fs *fs, struct pkey *from);
 /* For repair: the node on the way to KEY that cannot be read goes out of the tree. FROM <= key < TO is what is lost. */
 int tree_cut(struct fs *fs, const struct pkey *key, struct pkey *from, struct pkey *to, bool *has_to);
 unsigned node_index(struct node *n); /* its slot in its parent */

@@ -191,19 +191,19 @@ unsigned image_split_at(uint8_t *image, unsigned slot, size_t len)
 	return i > 0 ? i : 1;
 }
 
-void image_append(uint8_t *image, uint8_t *from, unsigned first)
+void image_append(uint8_t *image, uint8_t *from, unsigned first, unsigned end)
 {
 	struct node_disk *h = image_header(image);
 	const struct slot_disk *s = image_slots(from);
 	struct slot_disk *to = image_slots(image);
-	unsigned count = image_count(from), into = le16_get(h->count), bytes = 0;
+	unsigned into = le16_get(h->count), bytes = 0;
 
-	for (unsigned i = first; i < count; i++)
+	for (unsigned i = first; i < end; i++)
 		bytes += le16_get(s[i].len);
-	if (image_gap(image) < bytes + (count - first) * SLOT_BYTES)
+	if (image_gap(image) < bytes + (end - first) * SLOT_BYTES)
 		image_squeeze(image);
 	unsigned heap = le16_get(h->heap);
-	for (unsigned i = first; i < count; i++) {
+	for (unsigned i = first; i < end; i++) {
 		unsigned len = le16_get(s[i].len);
 		heap -= len;
 		memcpy(image + heap, from + le16_get(s[i].off), len);
@@ -212,6 +212,19 @@ void image_append(uint8_t *image, uint8_t *from, unsigned first)
 	}
 	h->heap = le16_put((uint16_t)heap);
 	h->count = le16_put((uint16_t)into);
+}
+
+void image_behead(uint8_t *image, unsigned n)
+{
+	struct node_disk *h = image_header(image);
+	struct slot_disk *s = image_slots(image);
+	unsigned count = le16_get(h->count), bytes = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		bytes += le16_get(s[i].len);
+	image_garbage_add(image, bytes);
+	memmove(s, s + n, (count - n) * SLOT_BYTES);
+	h->count = le16_put((uint16_t)(count - n));
 }
 
 void image_truncate(uint8_t *image, unsigned count)

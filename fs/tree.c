@@ -10,6 +10,10 @@
  * memory and spares are there. They make the way dirty from the root down, since every node whose
  * child moves must name its new place at the next checkpoint. A leaf that gets empty is dropped, with every
  * parent that gets empty by it; one that gets sparse takes up a neighbour that is in memory.
+ *
+ * Splits leave leaves half full, and what is written to many files at a time splits everywhere. So before a checkpoint
+ * writes what is dirty, leaves that lie one beside the other are packed (tree_pack()): fewer nodes to write, to read
+ * and to keep.
  */
 #include <stdlib.h>
 
@@ -160,7 +164,7 @@ static void slots_append(struct node *n, struct node *from, unsigned first)
 {
 	unsigned count = image_count(from->buf->data), into = image_count(n->buf->data);
 
-	image_append(n->buf->data, from->buf->data, first);
+	image_append(n->buf->data, from->buf->data, first, count);
 	if (!n->level)
 		return;
 	for (unsigned i = first; i < count; i++) {
@@ -270,6 +274,119 @@ static void drop(struct fs *fs, struct node *n)
 		n->level = 0;
 		image_init(n->buf->data, 0);
 	}
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Packing
+ */
+
+#define PACK_FULL (NODE_ROOM - NODE_ROOM / 16) /* the rest is for a few more entries */
+#define PACK_STEP 128u			       /* leaves looked at without a wait */
+
+static bool leaf_packable(const struct node *n)
+{
+	return n && n->state == NODE_DIRTY && !n->pins;
+}
+
+/* The first entries of RIGHT become the last of LEFT, as many as fit. */
+static void leaf_fill(struct node *left, struct node *right)
+{
+	const struct slot_disk *s = image_slots(right->buf->data);
+	unsigned used = image_used(left->buf->data), count = image_count(right->buf->data), n = 0;
+
+	for (; n < count; n++) {
+		used += (unsigned)sizeof(*s) + le16_get(s[n].len);
+		if (used > PACK_FULL)
+			break;
+	}
+	image_append(left->buf->data, right->buf->data, 0, n);
+	image_behead(right->buf->data, n);
+}
+
+/* Leaves FIRST..END of PARENT: their entries move to the left, and who has none left goes. Returns how many stay. */
+static unsigned leaves_pack(struct fs *fs, struct node *parent, unsigned first, unsigned end)
+{
+	unsigned at = first;
+
+	while (at + 1 < end) {
+		struct node *right = parent->child[at + 1];
+
+		leaf_fill(parent->child[at], right);
+		if (image_count(right->buf->data)) {
+			struct pkey bound = image_key(right->buf->data, 0);
+			image_set_key(parent->buf->data, ++at, &bound);
+		} else {
+			child_remove(parent, at + 1);
+			cache_node_dead(fs, right);
+			end--;
+		}
+	}
+	return end - first;
+}
+
+static void children_pack(struct fs *fs, struct node *parent)
+{
+	for (unsigned first = 0; first < image_count(parent->buf->data);) {
+		unsigned end = first, used = 0;
+
+		for (; end < image_count(parent->buf->data) && leaf_packable(parent->child[end]); end++)
+			used += image_used(parent->child[end]->buf->data);
+		if (used <= (end - first) * PACK_FULL && (end - first) * PACK_FULL - used >= PACK_FULL)
+			end = first + leaves_pack(fs, parent, first, end);
+		first = end + 1;
+	}
+}
+
+/*
+ * Below N, whose keys end at UPPER (NULL: never), the first dirty parent of leaves that has keys from FROM on. *NEXT:
+ * where it ends, unless *LAST.
+ */
+static struct node *dirty_parent_find(
+	struct node *n, const struct pkey *from, const struct pkey *upper, struct pkey *next, bool *last)
+{
+	unsigned count = image_count(n->buf->data);
+
+	if (n->level == 1) {
+		*last = !upper;
+		if (upper)
+			*next = *upper;
+		return n;
+	}
+	for (unsigned i = image_child(n->buf->data, from); i < count; i++) {
+		struct node *c = n->child[i];
+		struct pkey bound;
+
+		if (!c || c->state != NODE_DIRTY)
+			continue;
+		if (i + 1 < count)
+			bound = image_key(n->buf->data, i + 1);
+		c = dirty_parent_find(c, from, i + 1 < count ? &bound : upper, next, last);
+		if (c)
+			return c;
+	}
+	return NULL;
+}
+
+bool tree_pack(struct fs *fs, struct pkey *from)
+{
+	for (unsigned looked = 0; looked < PACK_STEP;) {
+		struct node *root = fs->tree.root, *parent = NULL;
+		struct pkey next;
+		bool last;
+
+		if (root->level > 0 && root->state == NODE_DIRTY)
+			parent = dirty_parent_find(root, from, NULL, &next, &last);
+		if (!parent)
+			return false;
+		looked += parent->children + 1u;
+		children_pack(fs, parent);
+		merge(fs, parent);
+		collapse(fs);
+		if (last)
+			return false;
+		*from = next;
+	}
+	return true;
 }
 
 int tree_cut(struct fs *fs, const struct pkey *key, struct pkey *from, struct pkey *to, bool *has_to)

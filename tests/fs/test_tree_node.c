@@ -85,7 +85,7 @@ static void test_node_model(void **state)
 					/* a split, whose halves hold all of it and have room; then go on with one */
 					unsigned cut = image_split_at(image, slot, len);
 					image_init(right_image, 0);
-					image_append(right_image, image, cut);
+					image_append(right_image, image, cut, image_count(image));
 					image_truncate(image, cut);
 					image_equals_model(image, &model, 0, cut);
 					image_equals_model(right_image, &model, cut, model.count - cut);
