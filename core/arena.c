@@ -487,7 +487,7 @@ void buf_put(struct buf *buf)
 
 struct buf *buf_zero(void)
 {
-	return buf_ref(arena.zero);
+	return arena.zero;
 }
 
 void arena_region(void **base, uint64_t *bytes)

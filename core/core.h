@@ -305,7 +305,8 @@ struct buf *buf_alloc(uint32_t size);
 struct buf *buf_try_alloc(uint32_t size); /* NULL when there is none. No wait */
 struct buf *buf_ref(struct buf *buf);	  /* any thread */
 void buf_put(struct buf *buf);		  /* any reactor; the last reference frees it. NULL is ignored */
-struct buf *buf_zero(void);		  /* BUF_MAX zero bytes that nobody writes to; ref and put it as any other */
+struct buf *buf_zero(
+	void); /* BUF_MAX zero bytes that nobody writes to, without a reference: it stays. Ref what is put */
 void arena_region(void **base, uint64_t *bytes); /* to register it as one RDMA memory region. Any thread */
 uint64_t arena_free_bytes(void);		 /* for admission and for metrics; approximate. Any thread */
 uint64_t arena_total_bytes(void);

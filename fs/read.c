@@ -505,7 +505,7 @@ static bool read_make(struct read_call *c)
 			for (uint32_t left = p->count * BLOCK_BYTES; left > 0;) {
 				uint32_t len = left < BUF_MAX ? left : BUF_MAX;
 
-				c->out[(*n)++] = (struct slice){buf_zero(), 0, len};
+				c->out[(*n)++] = (struct slice){buf_ref(buf_zero()), 0, len};
 				left -= len;
 			}
 		} else {

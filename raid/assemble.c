@@ -349,7 +349,6 @@ int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct
 			if (e && !r)
 				r = error_set(err, e, "%s: cannot be wiped: %s", drives[i]->path, strerror(-e));
 		}
-		buf_put(zero);
 	}
 	for (unsigned i = 0; i < scan->count; i++)
 		drive_close(drives[i]);

@@ -454,7 +454,7 @@ struct rdma_device *rdma_device_get(struct rdma_manager *manager, struct ibv_con
 	if (!device && (device = calloc(1, sizeof *device + reactor_count() * sizeof device->reactor[0]))) {
 		device->manager = manager;
 		device->verbs = verbs;
-		device->zeros = buf_zero();
+		device->zeros = buf_ref(buf_zero());
 		for (unsigned i = 0; i < reactor_count(); i++) {
 			list_init(&device->reactor[i].lanes);
 			fiber_mutex_init(&device->reactor[i].lock);
