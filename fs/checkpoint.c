@@ -17,9 +17,9 @@
  * checkpoint or a later one: to the tree before, its moves have never happened. That is why node
  * stripes hold nothing but nodes, and why stripe counts are logged as differences.
  *
- * A checkpoint is due when the log is half full, when three quarters of the dirty nodes allowed are dirty, 30
- * seconds after the first change, and at unmount. T itself makes nodes dirty but does not count as
- * a change: an idle file system stays idle.
+ * A checkpoint is due when the log is half full, when three quarters of the dirty nodes allowed are dirty, when
+ * a replay would have to read much (log_stream.c), 30 seconds after the first change, and at unmount. T itself makes
+ * nodes dirty but does not count as a change: an idle file system stays idle.
  *
  * Nodes leave holes behind in their stripes. Before a checkpoint, while free stripes are few or
  * node stripes are mostly holes, the sparsest ones are emptied: a node says by its own header which
@@ -216,6 +216,7 @@ static void freeze(struct plan *p, uint64_t generation)
 	c->log_position = fs->log.head; /* of the batch that gathers: what it holds up to S is skipped */
 	c->log_chain = fs->log.chain;
 	c->log_sequence = fs->log.sequence;
+	fs->log.stream_blocks = 0; /* the tree that is written has their checksums */
 	c->changed = false;
 	timer_stop(&c->timer);
 	if (p->tx->ops) {
@@ -505,7 +506,7 @@ void checkpoint_changed(struct fs *fs)
 		if (!c->running)
 			timer_start(&c->timer, now_ns() + checkpoint_delay_ns);
 	}
-	if (fs->tree.dirty_count + fs->tree.dead_count > fs->tree.dirty_limit * 3 / 4)
+	if (fs->tree.dirty_count + fs->tree.dead_count > fs->tree.dirty_limit * 3 / 4 || streams_many(fs))
 		checkpoint_kick(fs);
 }
 

@@ -300,9 +300,9 @@ static int dump_root(struct dump *d)
 	line_end(d);
 	put(d,
 		"log replay_position=%" PRIu64 " replay_sequence=%" PRIu64 " head=%" PRIu64 " tail=%" PRIu64
-		" sequence=%" PRIu64 " durable=%" PRIu64 " capacity=%" PRIu64 " used=%" PRIu64,
+		" sequence=%" PRIu64 " durable=%" PRIu64 " capacity=%" PRIu64 " used=%" PRIu64 " streams=%" PRIu64,
 		c->log_position, c->log_sequence, fs->log.head, fs->log.tail, fs->log.sequence, fs->log.durable,
-		fs->log.capacity, log_used(fs));
+		fs->log.capacity, log_used(fs), fs->log.stream_blocks);
 	line_end(d);
 	return 0;
 }

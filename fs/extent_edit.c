@@ -147,9 +147,9 @@ static int ref_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first, 
 	return tx_put_any(tx, &key, &d, EXTENT_REF_BYTES);
 }
 
-/* SUMS NULL: hides what is there. */
-static int piece_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first, uint32_t count, uint64_t block,
-	const uint8_t *sums)
+/* SUMS NULL: hides what is there. STREAM: the blocks are durable and just as the caller has them in memory. */
+static int piece_put_as(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first, uint32_t count, uint64_t block,
+	const uint8_t *sums, bool stream)
 {
 	struct {
 		struct extent_disk head;
@@ -164,7 +164,14 @@ static int piece_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first
 		return tx_put_any(tx, &key, &d, sizeof(d.head));
 	}
 	memcpy(d.sums, sums, (size_t)count * 4);
-	return tx_put_any(tx, &key, &d, sizeof(d.head) + (size_t)count * 4);
+	return (stream && count >= stream_least ? tx_stream_put : tx_put_any)(
+		tx, &key, &d, sizeof(d.head) + (size_t)count * 4);
+}
+
+static int piece_put(struct tx *tx, uint64_t ino, uint32_t stamp, uint64_t first, uint32_t count, uint64_t block,
+	const uint8_t *sums)
+{
+	return piece_put_as(tx, ino, stamp, first, count, block, sums, false);
 }
 
 /* The part FROM..TO of a version of C becomes a record of its own. */
@@ -214,7 +221,7 @@ static int edit_put(struct edits *s, uint64_t to, uint32_t stamp)
 		s->run = to;
 		return r;
 	}
-	r = piece_put(s->tx, s->ino, stamp, s->run, count, e->block + skip, e->sums + skip * 4);
+	r = piece_put_as(s->tx, s->ino, stamp, s->run, count, e->block + skip, e->sums + skip * 4, true);
 	if (r == 0)
 		r = tx_blocks_add(s->tx, e->block + skip, count);
 	if (r == 0)

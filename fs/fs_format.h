@@ -15,11 +15,13 @@
 
 #define FS_FORMAT_VERSION 1u
 /* Features that a reader must know to read at all, to write, or not at all. */
-#define FS_INCOMPAT_SNAPSHOTS 1u					     /* keys of inodes may have versions */
-#define FS_INCOMPAT_CLONES 2u						     /* extents may refer to shared ones */
-#define FS_INCOMPAT_SUMMARIES 0x10u					     /* KEY_SUMMARY may have several runs */
-#define FS_INCOMPAT_LOG_PACKED 0x20u					     /* batches of the log may be packed */
-#define FS_INCOMPAT_WRITTEN (FS_INCOMPAT_SUMMARIES | FS_INCOMPAT_LOG_PACKED) /* set by every mount that writes */
+#define FS_INCOMPAT_SNAPSHOTS 1u      /* keys of inodes may have versions */
+#define FS_INCOMPAT_CLONES 2u	      /* extents may refer to shared ones */
+#define FS_INCOMPAT_SUMMARIES 0x10u   /* KEY_SUMMARY may have several runs */
+#define FS_INCOMPAT_LOG_PACKED 0x20u  /* batches of the log may be packed */
+#define FS_INCOMPAT_LOG_STREAMS 0x40u /* the log may have LOG_STREAM */
+#define FS_INCOMPAT_WRITTEN	      /* set by every mount that writes */                                             \
+	(FS_INCOMPAT_SUMMARIES | FS_INCOMPAT_LOG_PACKED | FS_INCOMPAT_LOG_STREAMS)
 #define FS_INCOMPAT_KNOWN (FS_INCOMPAT_SNAPSHOTS | FS_INCOMPAT_CLONES | FS_INCOMPAT_WRITTEN)
 #define FS_RO_COMPAT_KNOWN 0u
 
@@ -133,8 +135,13 @@ struct record_disk {
 };
 _Static_assert(sizeof(struct record_disk) == 24, "record_disk");
 
-enum log_op { LOG_PUT = 1, LOG_DELETE = 2, LOG_STRIPE = 3 };
-struct op_disk { /* LOG_PUT and LOG_DELETE */
+/*
+ * LOG_STREAM is a LOG_PUT of a KEY_EXTENT whose value has, instead of a checksum for each block, one for each
+ * STREAM_GROUP of them: checksum32() of their checksums.
+ */
+enum log_op { LOG_PUT = 1, LOG_DELETE = 2, LOG_STRIPE = 3, LOG_STREAM = 4 };
+#define STREAM_GROUP 16u
+struct op_disk { /* LOG_PUT, LOG_STREAM and LOG_DELETE */
 	uint8_t op;
 	uint8_t reserved;
 	le16 len;

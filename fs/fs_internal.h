@@ -206,6 +206,7 @@ struct tx_op {
 	uint32_t off; /* of the value in the record */
 	uint16_t len;
 	uint8_t op, class;
+	bool stream; /* LOG_STREAM in the record; op is LOG_PUT */
 	int32_t delta;
 	uint32_t order;
 };
@@ -214,6 +215,8 @@ struct tx {
 	struct fs *fs;
 	uint8_t *record; /* as it goes to the log, with its header */
 	uint32_t bytes, room, limit;
+	uint32_t squeezed,
+		stream_blocks; /* bytes that the record is shorter in the log, by streams of so many blocks */
 	struct tx_op *op;
 	unsigned ops, ops_room;
 	struct {
@@ -246,6 +249,7 @@ struct tx *tx_new(struct fs *fs); /* NULL: no memory */
 void tx_free(struct tx *tx);
 void tx_destroy(struct tx *tx); /* its memory */
 void tx_reset(struct tx *tx);
+int tx_stream_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len); /* log_stream.c */
 int tx_stripe_delta(struct tx *tx, uint64_t stripe, int32_t delta, enum stripe_class class);
 int tx_parse(
 	struct tx *tx, const uint8_t *record, size_t bytes); /* a record read from the log: -EIO when it is malformed */
@@ -285,6 +289,9 @@ struct log {
 	struct wait_queue work, room, idle_wait;
 	uint64_t bytes;
 	struct log_packer *packer;
+	uint64_t stream_blocks; /* a replay would have to read, by what was appended since the last freeze */
+	struct stream *stream;	/* of a replay */
+	size_t streams, streams_room;
 };
 int log_init(struct fs *fs);
 void log_fini(struct fs *fs);
@@ -301,6 +308,22 @@ uint64_t log_used(const struct fs *fs); /* blocks, with what gathers */
 /* After a replay: are there batches behind its end that prove it to be a hole in what was durable? */
 bool log_goes_on(struct fs *fs);
 int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *records, struct error *err);
+
+/*
+ * log_stream.c. Extents of long runs are logged without their blocks' checksums. Only for blocks that are durable.
+ * squeezed, squeeze: LEN bytes of value are so many in the log. expand: the way back for a replay, with the group's
+ * checksum in each place, to STREAM_VALUE_MAX bytes; -EIO: it makes no sense.
+ */
+#define STREAM_VALUE_MAX 528u
+extern uint32_t stream_least;		/* blocks of an extent from which on it is a stream; tests take all */
+uint32_t stream_count(const void *val); /* blocks */
+size_t stream_squeezed(size_t len);
+size_t stream_squeeze(const uint8_t *val, uint8_t *out);
+int stream_expand(const uint8_t *val, size_t len, uint8_t *out);
+int stream_note(struct fs *fs, const struct pkey *key, const uint8_t *val); /* -ENOMEM */
+int streams_resolve(struct fs *fs); /* the noted ones get their checksums. Waits */
+void streams_forget(struct log *log);
+bool streams_many(const struct fs *fs); /* a mount would read for a second or so */
 
 /* log_pack.c. No wait. BYTES at FROM of the slices: packed in place; how many these are then, 0: more than MOST. */
 struct log_packer *log_packer_new(void); /* NULL: no memory */

@@ -79,6 +79,7 @@ void log_fini(struct fs *fs)
 		for (unsigned j = 0; j < LOG_BUFS; j++)
 			buf_put(fs->log.batch[i].buf[j]);
 	log_packer_free(fs->log.packer);
+	streams_forget(&fs->log);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -139,20 +140,52 @@ static void batch_copy_in(struct log_batch *b, const void *from, uint32_t len)
 	}
 }
 
+/* The operations of a record with streams. */
+static void batch_squeeze_in(struct log_batch *b, const uint8_t *record, uint32_t bytes)
+{
+	uint32_t done = sizeof(struct record_disk);
+
+	for (uint32_t at = done; at < bytes;) {
+		struct op_disk d;
+		uint8_t value[STREAM_VALUE_MAX];
+
+		if (record[at] == LOG_STRIPE) {
+			at += (uint32_t)sizeof(struct op_stripe_disk);
+			continue;
+		}
+		memcpy(&d, record + at, sizeof(d));
+		uint32_t end = at + (uint32_t)sizeof(d) + le16_get(d.len);
+		if (d.op == LOG_STREAM) {
+			uint32_t len = (uint32_t)stream_squeeze(record + at + sizeof(d), value);
+			batch_copy_in(b, record + done, at - done);
+			d.len = le16_put((uint16_t)len);
+			batch_copy_in(b, &d, sizeof(d));
+			batch_copy_in(b, value, len);
+			done = end;
+		}
+		at = end;
+	}
+	batch_copy_in(b, record + done, bytes - done);
+}
+
 void log_append(struct fs *fs, struct tx *tx)
 {
 	struct log *log = &fs->log;
 	struct log_batch *b = log->gather;
-	struct record_disk h = {.bytes = le32_put(tx->bytes),
+	struct record_disk h = {.bytes = le32_put(tx->bytes - tx->squeezed),
 		.ops = le32_put(tx->ops),
 		.sequence = le64_put(++log->sequence),
 		.checkpoint = le64_put(tx->checkpoint)};
 
-	memcpy(tx->record, &h, sizeof(h));
 	if (!b->records++)
 		b->first_sequence = log->sequence;
 	b->last_sequence = log->sequence;
-	batch_copy_in(b, tx->record, tx->bytes);
+	batch_copy_in(b, &h, sizeof(h));
+	if (tx->squeezed)
+		batch_squeeze_in(b, tx->record, tx->bytes);
+	else
+		batch_copy_in(b, tx->record + sizeof(h), tx->bytes - (uint32_t)sizeof(h));
+	log->stream_blocks += tx->stream_blocks;
 	if (b->bytes > LOG_KICK_BYTES)
 		log_kick(fs);
 }
@@ -454,6 +487,9 @@ static int replay_record(struct fs *fs, const uint8_t *record, uint32_t bytes)
 	} while (rc == -EAGAIN);
 	if (!rc)
 		tx_apply(tx, true);
+	for (unsigned i = 0; !rc && i < tx->ops; i++)
+		if (tx->op[i].stream)
+			rc = stream_note(fs, &tx->op[i].key, tx->record + tx->op[i].off);
 	tx_free(tx);
 	return rc;
 }
@@ -530,6 +566,8 @@ int log_replay(struct fs *fs, uint64_t checkpoint, bool repair, uint64_t *record
 		log->chain = sum;
 		log->head += blocks;
 	}
+	if (!rc && (rc = streams_resolve(fs)) != 0)
+		error_set(err, rc, "cannot read what the log's tail wrote");
 	if (rc == -ENOMEM && err && !err->code)
 		error_set(err, rc, "no memory to replay the log");
 	log->durable = log->sequence;

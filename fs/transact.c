@@ -86,6 +86,7 @@ void tx_destroy(struct tx *tx)
 void tx_reset(struct tx *tx)
 {
 	tx->bytes = sizeof(struct record_disk);
+	tx->squeezed = tx->stream_blocks = 0;
 	tx->ops = 0;
 	tx->hooks = 0;
 	tx->shares = 0;
@@ -285,8 +286,12 @@ static int tx_queue(struct tx *tx, enum log_op kind, const struct pkey *p, const
 	struct op_disk d = {.op = (uint8_t)kind, .len = le16_put((uint16_t)len), .key = pkey_write(p)};
 	memcpy(tx->record + tx->bytes, &d, sizeof(d));
 	tx->bytes += (uint32_t)sizeof(d);
-	tx->op[tx->ops] = (struct tx_op){
-		.key = *p, .off = tx->bytes, .len = (uint16_t)len, .op = (uint8_t)kind, .order = tx->ops};
+	tx->op[tx->ops] = (struct tx_op){.key = *p,
+		.off = tx->bytes,
+		.len = (uint16_t)len,
+		.op = kind == LOG_STREAM ? LOG_PUT : (uint8_t)kind,
+		.stream = kind == LOG_STREAM,
+		.order = tx->ops};
 	tx->ops++;
 	if (len)
 		memcpy(tx->record + tx->bytes, val, len);
@@ -298,6 +303,18 @@ int tx_put_any(struct tx *tx, const struct fs_key *key, const void *val, size_t 
 {
 	struct pkey p = pkey_pack(key);
 	return tx_queue(tx, LOG_PUT, &p, val, len);
+}
+
+int tx_stream_put(struct tx *tx, const struct fs_key *key, const void *val, size_t len)
+{
+	struct pkey p = pkey_pack(key);
+	int rc = tx_queue(tx, LOG_STREAM, &p, val, len);
+
+	if (!rc) {
+		tx->squeezed += (uint32_t)(len - stream_squeezed(len));
+		tx->stream_blocks += stream_count(val);
+	}
+	return rc;
 }
 
 int tx_delete_any(struct tx *tx, const struct fs_key *key)
@@ -529,6 +546,14 @@ int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, 
  * Records from the log
  */
 
+static int tx_parse_stream(struct tx *tx, const struct pkey *p, const uint8_t *val, size_t len)
+{
+	uint8_t full[STREAM_VALUE_MAX];
+	int rc = p->w[1] >> 56 == KEY_EXTENT ? stream_expand(val, len, full) : -EIO;
+
+	return rc < 0 ? rc : tx_queue(tx, LOG_STREAM, p, full, (size_t)rc);
+}
+
 int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes)
 {
 	struct record_disk h;
@@ -558,13 +583,17 @@ int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes)
 			memcpy(&d, record + at, sizeof(d));
 			at += sizeof(d);
 			size_t len = le16_get(d.len);
-			if ((d.op != LOG_PUT && d.op != LOG_DELETE) || bytes - at < len || len > TREE_VALUE_MAX ||
-				(d.op == LOG_DELETE && len))
+			if (bytes - at < len || len > TREE_VALUE_MAX || (d.op == LOG_DELETE && len))
 				return -EIO;
 			struct pkey p = pkey_read(&d.key);
 			if (p.w[2] & 0xffffff)
 				return -EIO;
-			rc = tx_queue(tx, (enum log_op)d.op, &p, record + at, len);
+			if (d.op == LOG_STREAM)
+				rc = tx_parse_stream(tx, &p, record + at, len);
+			else if (d.op == LOG_PUT || d.op == LOG_DELETE)
+				rc = tx_queue(tx, (enum log_op)d.op, &p, record + at, len);
+			else
+				rc = -EIO;
 			at += len;
 		}
 		if (rc)

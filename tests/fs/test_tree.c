@@ -1,6 +1,6 @@
 /*
  * The tree beside a model: thousands of random transactions, reads in all directions, checkpoints, remounts
- * clean and unclean; many laps of the log; a full log; fibers whose passes race; damaged nodes.
+ * clean and unclean; many laps of the log; a full log; fibers whose passes race; damaged nodes; dense leaves.
  */
 #include "tests/fs/tree_test.h"
 
@@ -666,7 +666,7 @@ static void refuse_body(void *arg)
 			r->version = le32_put(2);
 			break;
 		case 1:
-			r->incompat = le32_put(64);
+			r->incompat = le32_put(1u << 30);
 			break;
 		case 2:
 			r->ro_compat = le32_put(64);
@@ -716,11 +716,85 @@ static void test_refuse(void **state)
 	raid_test_run(refuse_body, NULL);
 }
 
+/* ------------------------------------------------------------------------------------------------
+ * Many runs of keys that grow side by side split leaves everywhere; a checkpoint leaves few and full ones.
+ */
+
+#define RUNS 48u
+#define RUN_KEYS 40u
+
+struct interleave {
+	unsigned off, len;
+};
+static int interleave_pass(struct tx *tx, void *arg)
+{
+	const struct interleave *in = arg;
+	uint8_t value[600];
+	int rc = 0;
+
+	for (unsigned i = 0; i < RUNS && !rc; i++) {
+		struct fs_key key = {.ino = INO + i, .type = 200, .off = in->off};
+		memset(value, (int)(i + in->off), in->len);
+		rc = tx_put(tx, &key, value, in->len);
+	}
+	return rc;
+}
+static bool interleave_is(struct fs *fs, unsigned from, unsigned to)
+{
+	uint8_t value[600];
+
+	for (unsigned i = 0; i < RUNS * (to - from); i++) {
+		unsigned off = from + i / RUNS;
+		struct fs_key key = {.ino = INO + i % RUNS, .type = 200, .off = off};
+		int len = tree_get(fs, &key, value, sizeof(value));
+		if (len != (int)(300 + off) || value[0] != (uint8_t)(i % RUNS + off) || value[len - 1] != value[0])
+			return false;
+	}
+	return true;
+}
+static void pack_body(void *arg)
+{
+	struct tree_test t;
+	uint64_t bytes = 0;
+
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 1, 2, 64u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	for (unsigned off = 0; off < RUN_KEYS; off++) {
+		struct interleave in = {off, 300 + off};
+		CHECK_OK(fs_transact(t.fs, interleave_pass, &in, NULL), t.err);
+		bytes += RUNS * (in.len + sizeof(struct slot_disk));
+	}
+	size_t split = t.fs->tree.nodes;
+	CHECK_OK(fs_checkpoint(t.fs), t.err);
+	size_t packed = t.fs->tree.nodes;
+	CHECK(split * NODE_ROOM * 4 / 5 > bytes && packed * NODE_ROOM * 5 / 6 < bytes);
+	CHECK(tree_test_space_is_right(t.fs));
+	CHECK(interleave_is(t.fs, 0, RUN_KEYS));
+	/* what is full is split again, and some goes */
+	for (unsigned off = RUN_KEYS; off < 2 * RUN_KEYS; off++) {
+		struct interleave in = {off, 300 + off};
+		CHECK_OK(fs_transact(t.fs, interleave_pass, &in, NULL), t.err);
+	}
+	CHECK_OK(tree_test_unmount(&t), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	CHECK(interleave_is(t.fs, 0, 2 * RUN_KEYS));
+	CHECK_OK(fs_checkpoint(t.fs), t.err);
+	CHECK(tree_test_space_is_right(t.fs));
+	tree_test_end(&t);
+}
+
+static void test_pack(void **state)
+{
+	(void)state;
+	raid_test_run(pack_body, NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_laps),
 		cmocka_unit_test(test_race), cmocka_unit_test(test_damage), cmocka_unit_test(test_full),
 		cmocka_unit_test(test_copies), cmocka_unit_test(test_hole), cmocka_unit_test(test_idle),
-		cmocka_unit_test(test_refuse)};
+		cmocka_unit_test(test_refuse), cmocka_unit_test(test_pack)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
