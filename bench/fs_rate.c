@@ -237,8 +237,11 @@ static int file_write(struct rig *r, struct fs_id id, uint64_t off, uint32_t byt
 
 	if (n < 0)
 		return n;
-	stamp++;
-	memcpy(slice_data(&v[0]), &stamp, bytes < sizeof(stamp) ? bytes : sizeof(stamp));
+	/* no two blocks are the same, nor are their checksums, which else would be packed to nothing */
+	for (int i = 0; i < n; i++)
+		for (uint32_t at = 0; at < v[i].len; at += BLOCK_BYTES, stamp++)
+			memcpy(slice_data(&v[i]) + at, &stamp,
+				v[i].len - at < sizeof(stamp) ? v[i].len - at : sizeof(stamp));
 	int e = fs_write(r->fs, &op, id, off, v, (unsigned)n, stable, NULL, NULL);
 	slices_put(v, (unsigned)n);
 	return e;

@@ -17,8 +17,9 @@
  */
 #include "fs/inode_internal.h"
 
-#define GROUP_RECORDS 1024u
-#define GROUP_FIBERS 8u /* that fill blocks or write rows side by side */
+#define GROUP_RECORDS 4096u /* of streams; what many writers write at a time is less, and each costs a log batch */
+#define TAKE_RECORDS 512u   /* so many checksums are computed without letting others run */
+#define GROUP_FIBERS 8u	    /* that fill blocks or write rows side by side */
 #define FLUSH_AGE (2 * NSEC_PER_SEC)
 #define PLACE_ATTEMPTS 10u
 
@@ -319,6 +320,7 @@ static void group_take(struct flush_group *group)
 	struct fs_files *files = group->fs->files;
 	struct list again;
 	struct list_node *node;
+	unsigned pause = TAKE_RECORDS;
 
 	list_init(&again);
 	group->n = group->inodes = group->runs = group->slices = 0;
@@ -335,6 +337,10 @@ static void group_take(struct flush_group *group)
 		if (result == TAKE_FULL) {
 			list_push_front(&files->flush_queue, &data->queue_link);
 			break;
+		}
+		if (group->n >= pause) {
+			pause = group->n + TAKE_RECORDS;
+			fiber_yield();
 		}
 	}
 	list_append(&files->flush_queue, &again);
