@@ -44,8 +44,15 @@ struct model_op {
 	uint64_t seed;
 	/* of the real one */
 	struct fs_id made;
-	int got;
+	bool marked; /* carries MARK, as a call that must not be done twice */
+	struct fs_reply mark;
 };
+
+/* Whether a client's call for it is one that must not be done twice. */
+static inline bool model_op_once(const struct model_op *op)
+{
+	return op->kind <= M_RENAME || op->kind == M_TRUNCATE || op->kind == M_CHMOD;
+}
 
 struct model_node {
 	bool used;
@@ -373,7 +380,9 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 {
 	const struct model_node *n = &m->node[op->node], *dir = &m->node[op->dir];
 	size_t len = strlen(op->name);
-	struct fs_setattr set = {.set = FS_SET_MODE, .mode = op->mode};
+	const struct fs_op by = {.cred = &cred_root, .reply = op->marked ? &op->mark : NULL};
+	struct fs_setattr set = {
+		.set = op->kind == M_TRUNCATE ? FS_SET_SIZE : FS_SET_MODE, .mode = op->mode, .size = op->off};
 	struct fs_attr attr = {0};
 	uint8_t *buf;
 	bool eof;
@@ -381,26 +390,26 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 
 	switch (op->kind) {
 	case M_CREATE:
-		r = fs_create_file(t->fs, &op_root, dir->id, op->name, len, FS_CREATE_GUARDED, &set, 0, &attr, NULL);
+		r = fs_create_file(t->fs, &by, dir->id, op->name, len, FS_CREATE_GUARDED, &set, 0, &attr, NULL);
 		break;
 	case M_MKDIR:
-		r = fs_mkdir(t->fs, &op_root, dir->id, op->name, len, &set, &attr, NULL);
+		r = fs_mkdir(t->fs, &by, dir->id, op->name, len, &set, &attr, NULL);
 		break;
 	case M_SYMLINK:
-		r = fs_symlink(
-			t->fs, &op_root, dir->id, op->name, len, op->name2, strlen(op->name2), NULL, &attr, NULL);
+		r = fs_symlink(t->fs, &by, dir->id, op->name, len, op->name2, strlen(op->name2), NULL, &attr, NULL);
 		break;
 	case M_LINK:
-		r = fs_link(t->fs, &op_root, n->id, dir->id, op->name, len, &attr, NULL);
+		r = fs_link(t->fs, &by, n->id, dir->id, op->name, len, &attr, NULL);
 		break;
 	case M_UNLINK:
-		r = fs_unlink(t->fs, &op_root, dir->id, op->name, len, NULL);
+		r = fs_unlink(t->fs, &by, dir->id, op->name, len, NULL);
 		break;
 	case M_RMDIR:
-		r = fs_rmdir(t->fs, &op_root, dir->id, op->name, len, NULL);
+		r = fs_rmdir(t->fs, &by, dir->id, op->name, len, NULL);
 		break;
 	case M_RENAME:
-		r = t_rename(t, dir->id, op->name, m->node[op->dir2].id, op->name2);
+		r = fs_rename(t->fs, &by, dir->id, op->name, len, m->node[op->dir2].id, op->name2, strlen(op->name2),
+			NULL, NULL);
 		break;
 	case M_WRITE:
 	case M_WRITE_UNSTABLE:
@@ -413,10 +422,8 @@ static inline int real_apply(struct files_test *t, const struct model *m, struct
 			r = t_commit(t, n->id);
 		break;
 	case M_TRUNCATE:
-		r = t_truncate(t, n->id, op->off);
-		break;
 	case M_CHMOD:
-		r = fs_setattr(t->fs, &op_root, n->id, &set, NULL, NULL);
+		r = fs_setattr(t->fs, &by, n->id, &set, NULL, NULL);
 		break;
 	case M_LOOKUP:
 		r = fs_lookup(t->fs, &op_root, dir->id, op->name, len, &attr, NULL);
