@@ -91,7 +91,9 @@ TEST_BIN := $(TEST_SRC:%.c=$(BUILD)/%)
 TEST_LIB_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/*.c))
 $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
 	$(call say,LINK)
-	$(Q)$(CC) $(TEST_LDFLAGS) -o $@ $< $(TEST_LIB_OBJ) $(filter $(BUILD)/libserver.a,$^) $(LINK_LIBS) $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(TEST_LDFLAGS) $(LDFLAGS_$(@F)) -o $@ $< $(TEST_LIB_OBJ) $(filter $(BUILD)/libserver.a,$^) $(LINK_LIBS) $(LDLIBS) -lcmocka
+# These refuse memory.
+LDFLAGS_test_posix_nth := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=buf_try_alloc
 $(filter $(BUILD)/tests/server/% $(BUILD)/tests/regress/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 

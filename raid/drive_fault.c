@@ -184,6 +184,17 @@ int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t 
 	return r;
 }
 
+bool fault_pending(const char *path)
+{
+	bool pending = false;
+	pthread_mutex_lock(&mutex);
+	struct fault_state *s = state_get(path);
+	for (unsigned i = 0; s && i < KINDS; i++)
+		pending = pending || s->fault[i].nth;
+	pthread_mutex_unlock(&mutex);
+	return pending;
+}
+
 void fault_volatile_cache(const char *path, bool on)
 {
 	pthread_mutex_lock(&mutex);

@@ -353,6 +353,7 @@ enum fault_kind {
 	FAULT_SLOW	   /* from the Nth command on every one takes ARG ns longer */
 };
 int fault_inject(const char *path, enum fault_kind kind, uint64_t nth, uint64_t arg);
+bool fault_pending(const char *path); /* something injected has not happened yet */
 /*
  * With a volatile cache, writes without FUA live in memory until a flush. fault_power_cut() loses
  * each of those with a chance drawn from SEED (so any subset may survive) and makes every command
