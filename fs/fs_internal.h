@@ -23,6 +23,7 @@ static inline int pkey_compare(const struct pkey *a, const struct pkey *b)
 			return a->w[i] < b->w[i] ? -1 : 1;
 	return 0;
 }
+#define PKEY_RESERVED 0xffffffull /* zero, in the last word */
 static inline struct pkey pkey_pack(const struct fs_key *key)
 {
 	return (struct pkey){

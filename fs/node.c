@@ -254,6 +254,29 @@ void image_seal(uint8_t *image)
 	image_header(image)->checksum = le64_put(image_checksum(image));
 }
 
+/* No byte belongs to two values, which lie inside of the node. */
+static bool values_apart(uint8_t *image)
+{
+	const struct slot_disk *s = image_slots(image);
+	uint64_t taken[TREE_NODE_BYTES / 64] = {0};
+	unsigned count = image_count(image);
+
+	for (unsigned i = 0; i < count; i++) {
+		unsigned off = le16_get(s[i].off), end = off + le16_get(s[i].len);
+
+		while (off < end) {
+			unsigned bit = off % 64, n = end - off < 64 - bit ? end - off : 64 - bit;
+			uint64_t mask = (n == 64 ? UINT64_MAX : (1ull << n) - 1) << bit;
+
+			if (taken[off / 64] & mask)
+				return false;
+			taken[off / 64] |= mask;
+			off += n;
+		}
+	}
+	return true;
+}
+
 const char *image_verify(uint8_t *image, const struct image_expect *expect)
 {
 	const struct node_disk *h = image_header(image);
@@ -289,10 +312,12 @@ const char *image_verify(uint8_t *image, const struct image_expect *expect)
 			return "bad length of a child";
 		if (i && pkey_compare(&last, &k) >= 0)
 			return "keys out of order";
+		if (!h->level && k.w[2] & PKEY_RESERVED)
+			return "a key has reserved bits";
 		last = k;
 		values += len;
 	}
-	if (values + le16_get(h->garbage) != TREE_NODE_BYTES - heap)
+	if (values + le16_get(h->garbage) != TREE_NODE_BYTES - heap || !values_apart(image))
 		return "values overlap";
 	if (count) {
 		struct pkey first = pkey_read(&s[0].key);

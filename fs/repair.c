@@ -31,10 +31,11 @@
 void repair_say(struct repair *r, bool lost, const char *format, ...)
 {
 	char text[400];
+	int prefix = r->view ? snprintf(text, sizeof(text), "snapshot %u: ", r->view) : 0;
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	vsnprintf(text + prefix, sizeof(text) - (size_t)prefix, format, args);
 	va_end(args);
 	if (lost)
 		r->result->lost++;
@@ -108,7 +109,7 @@ int repair_put(struct repair *r, const struct fs_key *key, const void *val, size
 {
 	struct raw raw = {key, val, len, true};
 
-	return fs_transact(r->fs, raw_pass, &raw, NULL);
+	return r->view ? repair_view_put(r, key, val, len) : fs_transact(r->fs, raw_pass, &raw, NULL);
 }
 
 static int drop_pass(struct tx *tx, void *arg)
@@ -126,34 +127,39 @@ int repair_drop(struct repair *r, const struct extent_edit *blocks)
 /* Records that refer to blocks that nobody has. */
 static int loss_mark(struct repair *r, const struct repair_loss *loss)
 {
-	for (uint64_t at = 0; at < loss->count;) {
+	int rc = 0;
+
+	for (uint64_t at = 0; at < loss->count && rc == 0;) {
 		uint64_t n = loss->count - at < EXTENT_REF_BLOCKS_MAX ? loss->count - at : EXTENT_REF_BLOCKS_MAX;
 		struct fs_key key = {
 			.ino = loss->ino, .type = KEY_EXTENT, .off = loss->first + at, .snap = loss->stamp};
+		struct fs_key hide = {.ino = key.ino, .type = KEY_EXTENT, .off = key.off, .snap = loss->hide};
+		struct extent_disk empty = {.count = le32_put((uint32_t)n), .flags = le32_put(EXTENT_HOLE)};
 		struct {
 			struct extent_disk head;
 			le32 reserved;
 		} d = {.head = {.block = le64_put(r->share_next),
 			       .count = le32_put((uint32_t)n),
 			       .flags = le32_put(EXTENT_SHARED)}};
-		int rc = repair_raw(r, &key, &d, EXTENT_REF_BYTES);
 
-		if (rc < 0)
-			return rc;
+		if (loss->hide)
+			rc = repair_raw(r, &hide, &empty, sizeof(empty));
+		if (rc == 0)
+			rc = repair_raw(r, &key, &d, EXTENT_REF_BYTES);
 		r->share_next += n;
 		at += n;
 	}
-	return 0;
+	return rc;
 }
 
-int repair_lose(struct repair *r, uint64_t ino, uint64_t first, uint64_t count, uint32_t stamp)
+int repair_lose(struct repair *r, const struct repair_loss *loss)
 {
-	if (count == 0)
+	if (loss->count == 0)
 		return 0;
 	if (repair_grow(&r->loss, &r->losses_room, r->losses + 1, sizeof(*r->loss)) < 0)
 		return -ENOMEM;
-	r->loss[r->losses] = (struct repair_loss){ino, first, count, stamp};
-	return loss_mark(r, &r->loss[r->losses++]);
+	r->loss[r->losses++] = *loss;
+	return loss_mark(r, loss);
 }
 
 bool repair_extent_good(const struct repair *r, const struct fs_key *key, size_t len, struct extent *e)
@@ -339,6 +345,17 @@ static int claim_compare(const void *va, const void *vb)
 	return a->block < b->block ? -1 : a->block > b->block;
 }
 
+/* Whoever sees the last version of the inode had these blocks; of other views that is not known. */
+static int claim_stamp(struct repair *r, uint64_t ino, uint32_t *stamp)
+{
+	struct fs_key key = {.ino = ino, .type = KEY_INODE};
+	uint8_t val[TREE_VALUE_MAX];
+	int n = ino == FS_SHARED_INO ? 0 : repair_view_version(r, &key, val, sizeof(val));
+
+	*stamp = n == -ENOENT ? fs_stamp_floor(r->fs) : key.snap;
+	return n < 0 && n != -ENOENT ? n : 0;
+}
+
 /* One extent of the N claims, which follow each other. */
 static int claim_make(struct repair *r, const struct claim *c, uint32_t n)
 {
@@ -349,7 +366,7 @@ static int claim_make(struct repair *r, const struct claim *c, uint32_t n)
 	struct fs_key key = {.ino = c->ino, .type = KEY_EXTENT, .off = c->file_block};
 	struct buf *buf = buf_alloc(BLOCK_BYTES);
 	struct slice to = {buf, 0, BLOCK_BYTES};
-	int rc = 0;
+	int rc = claim_stamp(r, c->ino, &key.snap);
 
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		rc = volume_read(r->fs->volume, c->block + i, &to, 1);
@@ -357,7 +374,7 @@ static int claim_make(struct repair *r, const struct claim *c, uint32_t n)
 	}
 	buf_put(buf);
 	if (rc < 0)
-		return repair_lose(r, c->ino, c->file_block, n, 0);
+		return repair_lose(r, &(struct repair_loss){c->ino, c->file_block, n, key.snap, 0});
 	for (uint64_t b = c->block; b < c->block + n; b++) {
 		r->bitmap[b / 8] |= (uint8_t)(1u << b % 8);
 		live_add(r, b, STRIPE_DATA);
@@ -520,19 +537,9 @@ static int twice_lose(struct repair *r, const struct fs_key *key)
 	repair_say(r, true, "inode %llu: blocks %llu to %llu are lost: another extent has their places", ULL(key->ino),
 		ULL(e.first), ULL(e.first + e.count - 1));
 	n = repair_raw(r, key, NULL, 0);
-	return n < 0 || key->ino == FS_SHARED_INO ? n : repair_lose(r, key->ino, e.first, e.count, key->snap);
-}
-
-/* By name, since whoever reads the report knows files by it. */
-static void losses_say(struct repair *r)
-{
-	for (unsigned i = 0; i < r->losses; i++) {
-		char path[300];
-
-		repair_path(r, r->loss[i].ino, path, sizeof(path));
-		repair_say(r, true, "%s: blocks %llu to %llu are lost", path, ULL(r->loss[i].first),
-			ULL(r->loss[i].first + r->loss[i].count - 1));
-	}
+	return n < 0 || key->ino == FS_SHARED_INO
+		       ? n
+		       : repair_lose(r, &(struct repair_loss){key->ino, e.first, e.count, key->snap, 0});
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -721,12 +728,55 @@ int repair_look(struct fs *fs)
 	return nodes_cut(r);
 }
 
+/* The number of the newest snapshot, and which are kept: before anything is written by version. */
+static int stamps_look(struct repair *r, const struct fs_key *key, size_t len)
+{
+	struct fs_files *files = r->fs->files;
+	uint64_t created;
+	const char *name;
+	uint8_t state;
+	size_t n;
+
+	if (key->ino || key->type > KEY_SNAPSHOT)
+		return -ECANCELED;
+	if (key->type != KEY_SNAPSHOT)
+		return 0;
+	if (key->off == 0 && len == sizeof(struct stamp_disk)) {
+		struct stamp_disk d;
+
+		memcpy(&d, r->value, sizeof(d));
+		r->stamp_said = le32_get(d.stamp);
+	} else if (key->off && key->off < UINT32_MAX &&
+		   snapshot_decode(r->value, len, &state, &created, &name, &n) == 0) {
+		if (key->off > files->stamp)
+			files->stamp = (uint32_t)key->off;
+		if (state == SNAPSHOT_KEPT && r->kept_count < FS_SNAPSHOTS_MAX)
+			r->kept[r->kept_count++] = (uint32_t)key->off;
+	}
+	return 0;
+}
+
+static int repair_stamps(struct repair *r)
+{
+	struct fs_files *files = r->fs->files;
+	int rc = repair_walk(r, &(struct fs_key){.type = KEY_SNAPSHOT}, stamps_look);
+
+	if (r->stamp > files->stamp)
+		files->stamp = r->stamp;
+	if (r->stamp_said > files->stamp)
+		files->stamp = r->stamp_said;
+	files->floor = r->kept_count ? r->kept[r->kept_count - 1] : 0;
+	return rc == -ECANCELED ? 0 : rc;
+}
+
 static int repair_run(struct repair *r)
 {
 	int rc = repair_walk(r, &(struct fs_key){0}, share_last);
 
 	if (rc == 0)
 		rc = repair_walk(r, &(struct fs_key){0}, count_extent);
+	if (rc == 0)
+		rc = repair_stamps(r);
 	if (rc == 0)
 		rc = tree_walk_nodes(r->fs, count_node, r);
 	if (rc == 0)
@@ -739,8 +789,6 @@ static int repair_run(struct repair *r)
 		rc = repair_names(r);
 	if (rc == 0)
 		rc = repair_shares(r);
-	if (rc == 0)
-		losses_say(r);
 	return rc;
 }
 
@@ -780,6 +828,7 @@ int fs_repair(struct volume *volume, fs_check_report_fn *report, void *arg, stru
 	r->report = report;
 	r->arg = arg;
 	r->result = result;
+	r->limit = UINT32_MAX;
 	rc = repair_alloc(r, volume_geometry(volume));
 	if (rc < 0)
 		error_set(err, rc, "no memory");

@@ -9,11 +9,10 @@
  *   inodes   links, sizes, parents, counts; what is in no directory goes to lost+found, or if it had no links, is
  *            left to be deleted as an orphan
  *
- * Older versions are for snapshots: only values that make no sense go from these.
+ * All but the first step is done for what the live file system sees, and then for each snapshot that is kept
+ * (repair_view.c).
  */
 #include "fs/repair_internal.h"
-
-#define LOSS_MOST (1u << 20) /* blocks of holes of one file that are marked */
 
 /* ------------------------------------------------------------------------------------------------
  * The table
@@ -48,17 +47,6 @@ void repair_inodes_free(struct repair *r)
 	}
 }
 
-/* The version of KEY that the live file system sees; -ENOENT. */
-static int live_get(struct repair *r, const struct fs_key *key, void *val, size_t room)
-{
-	struct fs_key at = *key;
-	int n;
-
-	at.snap = UINT32_MAX;
-	n = tree_prev(r->fs, &at, val, room);
-	return n >= 0 && (n == 0 || at.ino != key->ino || at.type != key->type || at.off != key->off) ? -ENOENT : n;
-}
-
 void repair_path(struct repair *r, uint64_t ino, char *path, size_t room)
 {
 	char text[300] = "", longer[600];
@@ -79,7 +67,7 @@ void repair_path(struct repair *r, uint64_t ino, char *path, size_t room)
 
 		key.ino = ri ? ri->named_in : 0;
 		key.off = ri ? ri->named_seq : 0;
-		n = key.ino ? live_get(r, &key, val, sizeof(val)) : -ENOENT;
+		n = key.ino ? repair_view_get(r, &key, val, sizeof(val)) : -ENOENT;
 		if (n < 0 || entry_decode(val, (size_t)n, &ent, &name, &len) < 0)
 			break;
 		snprintf(longer, sizeof(longer), "/%.*s%s", (int)len, name, text);
@@ -129,48 +117,18 @@ static bool global_good(struct repair *r, const struct fs_key *key, size_t len)
 	}
 }
 
-/* The number of the newest snapshot, and of the newest one that is kept, before anything is written by version. */
-static int stamps_look(struct repair *r, const struct fs_key *key, size_t len)
-{
-	struct fs_files *files = r->fs->files;
-	uint64_t created;
-	const char *name;
-	uint8_t state;
-	size_t n;
-
-	if (key->ino || key->type > KEY_SNAPSHOT)
-		return -ECANCELED;
-	if (key->type != KEY_SNAPSHOT)
-		return 0;
-	if (key->off == 0 && len == sizeof(struct stamp_disk)) {
-		struct stamp_disk d;
-
-		memcpy(&d, r->value, sizeof(d));
-		files->stamp = le32_get(d.stamp);
-	} else if (key->off && key->off < UINT32_MAX &&
-		   snapshot_decode(r->value, len, &state, &created, &name, &n) == 0) {
-		if (key->off > r->stamp)
-			r->stamp = (uint32_t)key->off;
-		if (state == SNAPSHOT_KEPT)
-			files->floor = (uint32_t)key->off;
-	}
-	return 0;
-}
-
-static int stamps_repair(struct repair *r)
+/* The number of the newest snapshot must not be less than what records have. */
+static int stamp_repair(struct repair *r)
 {
 	struct fs_key key = {.type = KEY_SNAPSHOT};
 	struct fs_files *files = r->fs->files;
 	struct stamp_disk d;
-	int rc = repair_walk(r, &key, stamps_look);
 
-	if (rc < 0 && rc != -ECANCELED)
-		return rc;
-	if (files->stamp >= r->stamp)
+	if (r->stamp_said >= files->stamp)
 		return 0;
-	repair_say(r, false, "the number of snapshots was %u, and there is a record of %u", files->stamp, r->stamp);
-	files->stamp = r->stamp;
-	d.stamp = le32_put(r->stamp);
+	repair_say(
+		r, false, "the number of snapshots was %u, and there is a record of %u", r->stamp_said, files->stamp);
+	d.stamp = le32_put(files->stamp);
 	return repair_raw(r, &key, &d, sizeof(d));
 }
 
@@ -225,7 +183,7 @@ static int extent_lose(struct repair *r, const struct fs_key *key)
 		else if (next.off - key->off < count)
 			count = next.off - key->off;
 	}
-	n = live_get(r, &inode, r->value, sizeof(r->value));
+	n = repair_view_get(r, &inode, r->value, sizeof(r->value));
 	if (n >= 0 && inode_decode(r->value, (size_t)n, &attr) == 0) {
 		uint64_t blocks = (attr.size + BLOCK_BYTES - 1) / BLOCK_BYTES;
 
@@ -234,7 +192,7 @@ static int extent_lose(struct repair *r, const struct fs_key *key)
 		if (count > blocks - key->off)
 			count = blocks - key->off;
 	}
-	return repair_lose(r, key->ino, key->off, count, key->snap);
+	return repair_lose(r, &(struct repair_loss){key->ino, key->off, count, key->snap, 0});
 }
 
 static int value_check(struct repair *r, const struct fs_key *key, size_t len)
@@ -282,7 +240,7 @@ static int value_check(struct repair *r, const struct fs_key *key, size_t len)
 
 int repair_values(struct repair *r)
 {
-	int rc = stamps_repair(r);
+	int rc = stamp_repair(r);
 
 	r->cell_ino = 0;
 	return rc < 0 ? rc : repair_walk(r, &(struct fs_key){0}, value_check);
@@ -334,7 +292,7 @@ static int name_find(struct repair *r, uint64_t dir, const char *name, size_t le
 		uint8_t val[TREE_VALUE_MAX];
 		const char *other;
 		size_t other_len;
-		int n = live_get(r, &key, val, sizeof(val));
+		int n = repair_view_get(r, &key, val, sizeof(val));
 
 		if (n < 0 && n != -ENOENT)
 			return n;
@@ -354,19 +312,6 @@ static int name_find(struct repair *r, uint64_t dir, const char *name, size_t le
 	return free_slot == end ? -ENOSPC : 0;
 }
 
-static bool is_live(struct repair *r, const struct fs_key *key, size_t len)
-{
-	struct fs_key last = *key;
-	uint8_t val[TREE_VALUE_MAX];
-
-	if (len == 0)
-		return false;
-	if (r->fs->files->stamp == 0)
-		return true;
-	last.snap = UINT32_MAX;
-	return tree_prev(r->fs, &last, val, sizeof(val)) >= 0 && last.snap == key->snap;
-}
-
 static int pair_name(struct repair *r, const struct fs_key *key, size_t len)
 {
 	struct fs_key entry_key = {.ino = key->ino, .type = KEY_ENTRY};
@@ -379,7 +324,7 @@ static int pair_name(struct repair *r, const struct fs_key *key, size_t len)
 	if (name_decode(r->value, len, &ent, &name, &n) < 0)
 		return 0;
 	entry_key.off = ent.seq;
-	got = live_get(r, &entry_key, val, sizeof(val));
+	got = repair_view_get(r, &entry_key, val, sizeof(val));
 	if (got == -ENOENT) {
 		repair_say(r, false, "directory %llu: \"%.*s\" had no entry", ULL(key->ino), (int)n, name);
 		return entry_put(r, key->ino, &ent, name, n);
@@ -425,7 +370,7 @@ static int pair_entry(struct repair *r, const struct fs_key *key, size_t len)
 
 static int pairs_check(struct repair *r, const struct fs_key *key, size_t len)
 {
-	if ((key->type != KEY_NAME && key->type != KEY_ENTRY) || key->ino == 0 || !is_live(r, key, len))
+	if ((key->type != KEY_NAME && key->type != KEY_ENTRY) || key->ino == 0 || !repair_view_sees(r, key, len))
 		return 0;
 	return key->type == KEY_NAME ? pair_name(r, key, len) : pair_entry(r, key, len);
 }
@@ -483,13 +428,13 @@ static int gather(struct repair *r, const struct fs_key *key, size_t len)
 	struct repair_inode *ri;
 	struct extent e;
 
-	if (key->ino == 0 && key->type == KEY_ORPHAN) {
+	if (key->ino == 0 && key->type == KEY_ORPHAN && !r->view) {
 		ri = repair_inode(r, key->off, true);
 		if (ri)
 			ri->orphan = true;
 		return ri ? 0 : -ENOMEM;
 	}
-	if (key->ino == 0 || key->ino == FS_SHARED_INO || !is_live(r, key, len))
+	if (key->ino == 0 || key->ino == FS_SHARED_INO || !repair_view_sees(r, key, len))
 		return 0;
 	if (key->type == KEY_ENTRY)
 		return gather_entry(r, key, len);
@@ -532,7 +477,7 @@ static void gather_again(struct repair *r)
 static int inode_read(struct repair *r, uint64_t ino, struct inode_attr *attr)
 {
 	struct fs_key key = {.ino = ino, .type = KEY_INODE};
-	int n = live_get(r, &key, r->value, sizeof(r->value));
+	int n = repair_view_get(r, &key, r->value, sizeof(r->value));
 
 	return n < 0 ? n : inode_decode(r->value, (size_t)n, attr);
 }
@@ -604,7 +549,7 @@ static int entry_remove(struct repair *r, uint64_t dir, uint64_t seq)
 	const char *name;
 	uint64_t slot;
 	size_t n;
-	int got = live_get(r, &key, val, sizeof(val));
+	int got = repair_view_get(r, &key, val, sizeof(val));
 
 	if (got < 0 || entry_decode(val, (size_t)got, &ent, &name, &n) < 0)
 		return got < 0 && got != -ENOENT ? got : 0;
@@ -624,7 +569,7 @@ static int entry_check(struct repair *r, const struct fs_key *key, size_t len)
 	size_t n;
 	int rc;
 
-	if (key->ino == 0 || key->type != KEY_ENTRY || !is_live(r, key, len) ||
+	if (key->ino == 0 || key->type != KEY_ENTRY || !repair_view_sees(r, key, len) ||
 		entry_decode(r->value, len, &ent, &name, &n) < 0)
 		return 0;
 	ri = repair_inode(r, ent.ino, false);
@@ -653,6 +598,11 @@ static int entry_check(struct repair *r, const struct fs_key *key, size_t len)
 	return rc < 0 ? rc : entry_put(r, key->ino, &ent, text, n);
 }
 
+static int entries_check(struct repair *r)
+{
+	return repair_walk(r, &(struct fs_key){.ino = 1}, entry_check);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * lost+found
  */
@@ -679,10 +629,8 @@ static int lost_found(struct repair *r, struct repair_inode **out)
 {
 	static const char name[] = "lost+found";
 	struct repair_inode *root = repair_inode(r, FS_ROOT_INO, false), *ri = NULL;
-	struct htable_cursor cursor = {0};
-	struct htable_node *node;
 	struct dirent ent;
-	uint64_t slot, last = FS_ROOT_INO;
+	uint64_t slot;
 	int rc = name_find(r, FS_ROOT_INO, name, sizeof(name) - 1, &slot, &ent);
 
 	if (rc < 0)
@@ -691,10 +639,7 @@ static int lost_found(struct repair *r, struct repair_inode **out)
 		*out = repair_inode(r, ent.ino, false);
 		return *out && (*out)->type == FS_DIR ? 0 : -ENOTDIR;
 	}
-	while ((node = htable_next(&r->inodes, &cursor)))
-		if (container_of(node, struct repair_inode, node)->ino > last)
-			last = container_of(node, struct repair_inode, node)->ino;
-	ri = repair_inode(r, last + 1, true);
+	ri = repair_inode(r, ++r->last_ino, true);
 	if (!ri)
 		return -ENOMEM;
 	ri->has_entries = true;
@@ -728,7 +673,7 @@ static int homeless(struct repair *r, struct repair_inode *ri, struct repair_ino
 	int rc = 0;
 
 	if (ri->links == 0 && ri->nlink == 0 && ri->type != FS_DIR) {
-		if (ri->orphan)
+		if (ri->orphan || r->view)
 			return 0;
 		repair_say(r, false, "inode %llu: has no links, to be deleted", ULL(ri->ino));
 		return repair_raw(r, &orphan_key, &orphan, sizeof(orphan));
@@ -768,8 +713,6 @@ static int homes_give(struct repair *r)
 			rc = homeless(r, ri, &home);
 			/* the table may have grown */
 			cursor = (struct htable_cursor){0};
-			if (ri->links == 0)
-				ri->found = false; /* done: an orphan */
 		}
 	}
 	return rc;
@@ -779,136 +722,15 @@ static int homes_give(struct repair *r)
  * Inodes
  */
 
-static bool in_gap(const struct repair *r, uint64_t ino, uint64_t block)
-{
-	struct fs_key key = {.ino = ino, .type = KEY_EXTENT, .off = block};
-	struct pkey p = pkey_pack(&key);
-
-	for (unsigned i = 0; i < r->gaps; i++)
-		if (pkey_compare(&r->gap[i].from, &p) <= 0 &&
-			(!r->gap[i].has_to || pkey_compare(&p, &r->gap[i].to) < 0))
-			return true;
-	return false;
-}
-
-/* A file has fewer blocks than it says: the holes in what is lost of the tree, or all, may have had them. */
-static int holes_lose(struct repair *r, struct repair_inode *ri, bool gaps_only, bool dry, uint64_t *lost)
-{
-	uint64_t blocks = (ri->size + BLOCK_BYTES - 1) / BLOCK_BYTES, at = 0;
-
-	*lost = 0;
-	while (at < blocks) {
-		struct fs_key key = {.ino = ri->ino, .type = KEY_EXTENT, .off = at};
-		int n = tree_next(r->fs, &key, r->value, sizeof(r->value)), rc = 0;
-		uint64_t end = blocks, from = at;
-		struct extent e = {0};
-
-		if (n < 0 && n != -ENOENT)
-			return n;
-		if (n >= 0 && key.ino == ri->ino && key.type == KEY_EXTENT &&
-			repair_extent_good(r, &key, (size_t)n, &e)) {
-			end = key.off < blocks ? key.off : blocks;
-			at = key.off + e.count;
-		} else {
-			at = blocks;
-		}
-		while (from < end && gaps_only && !in_gap(r, ri->ino, from))
-			from++;
-		while (end > from && gaps_only && !in_gap(r, ri->ino, end - 1))
-			end--;
-		if (end > from && !dry)
-			rc = repair_lose(r, ri->ino, from, end - from, 0);
-		*lost += end - from;
-		if (rc < 0)
-			return rc;
-	}
-	return 0;
-}
-
-static int blocks_repair(struct repair *r, struct repair_inode *ri)
-{
-	uint64_t lost = 0, missing = ri->blocks - ri->data_blocks;
-	bool gaps_only = r->gaps > 0;
-	int rc = holes_lose(r, ri, gaps_only, true, &lost);
-
-	if (rc == 0 && gaps_only && lost < missing) {
-		gaps_only = false;
-		rc = holes_lose(r, ri, false, true, &lost);
-	}
-	if (rc == 0 && lost >= missing && lost <= LOSS_MOST) {
-		rc = holes_lose(r, ri, gaps_only, false, &lost);
-		ri->data_blocks += lost;
-		return rc;
-	}
-	repair_say(r, true, "inode %llu: said %llu blocks, has %llu; where it had the others is not known",
-		ULL(ri->ino), ULL(ri->blocks), ULL(ri->data_blocks));
-	return rc;
-}
-
-static int xattrs_drop(struct repair *r, uint64_t ino, uint64_t from, uint64_t to)
-{
-	for (uint64_t off = from; off < to; off++) {
-		int rc = repair_put(r, &(struct fs_key){.ino = ino, .type = KEY_XATTR, .off = off}, NULL, 0);
-
-		if (rc < 0)
-			return rc;
-	}
-	return 0;
-}
-
-/* Attributes of which a piece is missing go. */
-static int xattrs_repair(struct repair *r, uint64_t ino)
-{
-	struct fs_key key = {.ino = ino, .type = KEY_XATTR};
-	uint64_t at = 0, next = 0;
-	size_t size = 0, len = 0;
-	int rc = 0;
-
-	for (;;) {
-		struct fs_key found = key;
-		const char *name;
-		int n = tree_next(r->fs, &found, r->value, sizeof(r->value));
-		bool end = n == -ENOENT || (n >= 0 && (found.ino != ino || found.type != KEY_XATTR));
-
-		if (n < 0 && n != -ENOENT)
-			return n;
-		if (!end && !is_live(r, &found, (size_t)n)) {
-			key = found;
-			key.snap++;
-			continue;
-		}
-		if (next && (end || found.off != next) && xattr_piece_bytes(len, size, (unsigned)(next % 256))) {
-			repair_say(r, true, "inode %llu: an extended attribute was not whole and is gone", ULL(ino));
-			rc = xattrs_drop(r, ino, at, next);
-			next = 0;
-		}
-		if (end || rc < 0)
-			return rc;
-		if (found.off % 256 == 0 && xattr_decode(r->value, (size_t)n, &size, &name, &len) == 0) {
-			at = found.off;
-			next = at + 1;
-		} else if (next == found.off && (size_t)n == xattr_piece_bytes(len, size, (unsigned)(next % 256))) {
-			next++;
-		} else {
-			repair_say(r, true, "inode %llu: a piece of an extended attribute fitted none and is gone",
-				ULL(ino));
-			rc = xattrs_drop(r, ino, found.off, found.off + 1);
-		}
-		key = found;
-		key.off++;
-		key.snap = 0;
-	}
-}
-
 static int inode_repair(struct repair *r, struct repair_inode *ri)
 {
 	struct inode_attr a, was;
 	int rc = 0;
 
 	if (ri->type == FS_REG && ri->blocks > ri->data_blocks)
-		rc = blocks_repair(r, ri);
+		rc = repair_view_blocks(r, ri);
 	if (rc == 0 && ri->has_xattrs)
-		rc = xattrs_repair(r, ri->ino);
+		rc = repair_view_xattrs(r, ri->ino);
 	if (rc == 0)
 		rc = inode_read(r, ri->ino, &a);
 	if (rc < 0)
@@ -971,39 +793,73 @@ static int last_look(struct repair *r, const struct fs_key *key, size_t len)
 	return 0;
 }
 
-int repair_names(struct repair *r)
+/* By name, since whoever reads the report knows files by it. */
+static void losses_say(struct repair *r)
+{
+	for (; r->losses_said < r->losses; r->losses_said++) {
+		const struct repair_loss *loss = &r->loss[r->losses_said];
+		char path[300];
+
+		repair_path(r, loss->ino, path, sizeof(path));
+		repair_say(r, true, "%s: blocks %llu to %llu are lost", path, ULL(loss->first),
+			ULL(loss->first + loss->count - 1));
+	}
+}
+
+static int inodes_repair(struct repair *r, uint64_t *inodes)
 {
 	struct htable_cursor cursor = {0};
 	struct htable_node *node;
-	uint64_t inodes = 0;
-	int rc = repair_walk(r, &(struct fs_key){.ino = 1}, pairs_check);
+	int rc = 0;
 
-	if (rc == 0)
-		rc = repair_walk(r, &(struct fs_key){0}, gather);
-	if (rc == 0)
-		rc = inodes_make(r);
-	gather_again(r);
-	if (rc == 0)
-		rc = repair_walk(r, &(struct fs_key){0}, gather);
-	if (rc == 0)
-		rc = repair_walk(r, &(struct fs_key){.ino = 1}, entry_check);
-	gather_again(r);
-	if (rc == 0)
-		rc = repair_walk(r, &(struct fs_key){0}, gather);
-	if (rc == 0)
-		rc = homes_give(r);
-	gather_again(r);
-	if (rc == 0)
-		rc = repair_walk(r, &(struct fs_key){0}, gather);
 	while (rc == 0 && (node = htable_next(&r->inodes, &cursor))) {
 		struct repair_inode *ri = container_of(node, struct repair_inode, node);
 
 		if (!ri->found)
 			continue;
-		inodes++;
+		++*inodes;
 		rc = inode_repair(r, ri);
 	}
+	return rc;
+}
+
+/* What one view sees. */
+static int view_repair(struct repair *r, uint64_t *inodes)
+{
+	/* what a step changes is gathered anew for the next one */
+	static int (*const step[])(struct repair * r) = {inodes_make, entries_check, homes_give};
+	int rc = repair_walk(r, &(struct fs_key){.ino = 1}, pairs_check);
+
+	repair_inodes_free(r);
+	for (unsigned i = 0; i < sizeof(step) / sizeof(step[0]) && rc == 0; i++) {
+		rc = repair_walk(r, &(struct fs_key){0}, gather);
+		if (rc == 0)
+			rc = step[i](r);
+		gather_again(r);
+	}
 	if (rc == 0)
-		rc = repair_walk(r, &(struct fs_key){.ino = 1}, last_look);
+		rc = repair_walk(r, &(struct fs_key){0}, gather);
+	if (rc == 0)
+		rc = inodes_repair(r, inodes);
+	if (rc == 0)
+		losses_say(r);
+	return rc;
+}
+
+int repair_names(struct repair *r)
+{
+	uint64_t inodes = 0, seen = 0;
+	int rc = repair_walk(r, &(struct fs_key){.ino = 1}, last_look);
+
+	if (rc == 0)
+		rc = view_repair(r, &inodes);
+	for (unsigned i = r->kept_count; i-- > 0 && rc == 0;) {
+		r->view = r->kept[i];
+		r->limit = r->view - 1;
+		r->floor = i ? r->kept[i - 1] : 0;
+		rc = view_repair(r, &seen);
+	}
+	r->view = 0;
+	r->limit = UINT32_MAX;
 	return rc < 0 ? rc : counters_repair(r, inodes, r->last_ino);
 }

@@ -1,5 +1,6 @@
 /*
- * What the files of repair share: repair.c (nodes, log, space, shared blocks), repair_files.c (values, names, inodes).
+ * What the files of repair share: repair.c (nodes, log, space, shared blocks), repair_files.c (values, names, inodes),
+ * repair_view.c (what the live file system and each snapshot see).
  */
 #ifndef FURROW_FS_REPAIR_INTERNAL_H
 #define FURROW_FS_REPAIR_INTERNAL_H
@@ -11,10 +12,11 @@ struct repair_gap {
 	struct pkey from, to;
 	bool has_to;
 };
-/* Blocks of a file that are lost: reading them is to fail, not to show zeros. */
+/* Blocks of a file that are lost: reading them is to fail, not to show zeros. HIDE: a stamp whose views had nothing
+ * there; 0: none. */
 struct repair_loss {
 	uint64_t ino, first, count;
-	uint32_t stamp;
+	uint32_t stamp, hide;
 };
 struct repair_inode {
 	struct htable_node node;
@@ -35,15 +37,19 @@ struct repair {
 	struct repair_gap *gap;
 	unsigned gaps, gaps_room;
 	struct repair_loss *loss;
-	unsigned losses, losses_room;
+	unsigned losses, losses_room, losses_said;
 	struct fs_key *twice; /* extents whose blocks another one has too */
 	unsigned twices, twices_room;
 	uint8_t *bitmap; /* of blocks that extents have */
 	uint32_t *live;	 /* of each stripe, as stripes_disk */
 	struct htable inodes;
-	uint32_t stamp;				 /* the highest one seen */
-	uint64_t last_ino;			 /* the highest number seen */
-	uint64_t share_next;			 /* number of a shared block that nobody has */
+	uint32_t stamp, stamp_said;	 /* the highest one that a record has, and what KEY_SNAPSHOT says */
+	uint32_t kept[FS_SNAPSHOTS_MAX]; /* snapshots, ascending */
+	unsigned kept_count;
+	uint32_t view, limit, floor; /* the snapshot (0: the live file system) that is repaired, the highest stamp that
+					it sees, and the lowest that older ones do not see */
+	uint64_t last_ino;	     /* the highest number seen */
+	uint64_t share_next;	     /* number of a shared block that nobody has */
 	uint64_t cell_ino, cell_first, cell_end; /* extents of the walk over values */
 	struct repair_counting *counting;
 	uint8_t value[TREE_VALUE_MAX];
@@ -58,19 +64,26 @@ typedef int repair_fn(struct repair *r, const struct fs_key *key, size_t len);
 int repair_walk(struct repair *r, const struct fs_key *from, repair_fn *fn);
 /* One record as it lies in the tree; VAL NULL: it goes. */
 int repair_raw(struct repair *r, const struct fs_key *key, const void *val, size_t len);
-/* The same through the versions: the one that the live file system sees. */
+/* The same through the versions: the one that the view sees. */
 int repair_put(struct repair *r, const struct fs_key *key, const void *val, size_t len);
-int repair_lose(
-	struct repair *r, uint64_t ino, uint64_t first, uint64_t count, uint32_t stamp); /* marks and remembers it */
+int repair_lose(struct repair *r, const struct repair_loss *loss);   /* marks and remembers it */
 int repair_drop(struct repair *r, const struct extent_edit *blocks); /* FIRST and COUNT of the volume are not live */
 int repair_grow(void *array, unsigned *room, unsigned want, size_t size);
 struct repair_inode *repair_inode(struct repair *r, uint64_t ino, bool make); /* NULL: none, or no memory */
 bool repair_extent_good(const struct repair *r, const struct fs_key *key, size_t len, struct extent *e);
 void repair_path(struct repair *r, uint64_t ino, char *path, size_t room); /* of a file, for the report */
 
+/* repair_view.c. The version of KEY that the view sees, which may be empty (0), and its stamp; -ENOENT. */
+int repair_view_version(struct repair *r, struct fs_key *key, void *val, size_t room);
+int repair_view_get(struct repair *r, const struct fs_key *key, void *val, size_t room); /* an empty one is -ENOENT */
+bool repair_view_sees(struct repair *r, const struct fs_key *key, size_t len); /* this version, and not an empty one */
+int repair_view_put(struct repair *r, const struct fs_key *key, const void *val, size_t len); /* of a snapshot */
+int repair_view_blocks(struct repair *r, struct repair_inode *ri); /* it has fewer than it says */
+int repair_view_xattrs(struct repair *r, uint64_t ino);		   /* those of which a piece is missing go */
+
 /* repair_files.c, in this order */
 int repair_values(struct repair *r); /* what makes no sense goes */
-int repair_names(struct repair *r);
+int repair_names(struct repair *r);  /* and inodes, in each view */
 void repair_inodes_free(struct repair *r);
 
 #endif

@@ -586,7 +586,7 @@ int tx_parse(struct tx *tx, const uint8_t *record, size_t bytes)
 			if (bytes - at < len || len > TREE_VALUE_MAX || (d.op == LOG_DELETE && len))
 				return -EIO;
 			struct pkey p = pkey_read(&d.key);
-			if (p.w[2] & 0xffffff)
+			if (p.w[2] & PKEY_RESERVED)
 				return -EIO;
 			if (d.op == LOG_STREAM)
 				rc = tx_parse_stream(tx, &p, record + at, len);

@@ -167,13 +167,41 @@ static void test_node_hostile(void **state)
 	free(bad);
 }
 
+/* Sums that fit do not hide that two values share bytes: writing one would change the other. */
+static void test_node_overlap(void **state)
+{
+	(void)state;
+	struct uuid uuid = {{0}};
+	struct slot_disk *s;
+	image_init(image, 0);
+	for (unsigned i = 0; i < 3; i++) {
+		struct pkey k = key_of(i * 3);
+		image_insert(image, i, &k, value, 40);
+	}
+	image_seal(image);
+	assert_null(verify(image, &uuid));
+	s = image_slots(image);
+	for (unsigned by = 0; by < 40; by += 13) {
+		s[1].off = le16_put((uint16_t)(le16_get(s[0].off) - by));
+		image_seal(image);
+		assert_string_equal(verify(image, &uuid), "values overlap");
+	}
+	s[1].off = le16_put((uint16_t)(le16_get(s[0].off) - 40));
+	image_seal(image);
+	assert_null(verify(image, &uuid));
+	s[2].key.w[2] = le64_put(le64_get(s[2].key.w[2]) | 1);
+	image_seal(image);
+	assert_string_equal(verify(image, &uuid), "a key has reserved bits");
+}
+
 int main(void)
 {
 	struct core_config config = {.reactors = 1, .arena_bytes = 8u << 20};
 	struct error err;
 	if (core_init(&config, &err))
 		return 1;
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_node_model), cmocka_unit_test(test_node_hostile)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_node_model), cmocka_unit_test(test_node_hostile),
+		cmocka_unit_test(test_node_overlap)};
 	int rc = cmocka_run_group_tests(tests, NULL, NULL);
 	core_fini();
 	return rc;
