@@ -124,6 +124,8 @@ static void node_free_tree(struct fs *fs, struct node *n)
 void cache_fini(struct fs *fs)
 {
 	struct tree *t = &fs->tree;
+	if (!t->stamp)
+		return; /* there was no memory for what is made before it */
 	if (t->root)
 		node_free_tree(fs, t->root);
 	t->root = NULL;
