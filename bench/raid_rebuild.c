@@ -43,8 +43,8 @@ struct rig {
 static bool rig_make(struct rig *r, unsigned level, unsigned drives)
 {
 	static unsigned serial;
-	char path[RAID_MEMBERS_MAX][32];
-	const char *paths[RAID_MEMBERS_MAX];
+	char path[RAID_GROUP_MAX][32];
+	const char *paths[RAID_GROUP_MAX];
 	struct error err = {0};
 	struct raid_scan scan = {.count = drives, .drive = calloc(drives, sizeof(struct drive_info))};
 	serial++;

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "raid/raid_internal.h"
 
@@ -14,12 +15,12 @@
 #define LOG_MAX (4ull << 30) /* of an array, without copies */
 #define STRIPES_MIN 16u
 
+/* A mapping of its own: an array of a few drives never touches most of it. */
 struct array *array_make(void)
 {
-	struct array *array = aligned_alloc(_Alignof(struct array), sizeof(*array));
-	if (!array)
+	struct array *array = mmap(NULL, sizeof(*array), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (array == MAP_FAILED)
 		return NULL;
-	memset(array, 0, sizeof(*array));
 	pthread_mutex_init(&array->table, NULL);
 	fiber_mutex_init(&array->mutex);
 	fiber_mutex_init(&array->owners);
@@ -29,16 +30,30 @@ struct array *array_make(void)
 	gates_init(array);
 	array->tuning.latency_target_ns = REBUILD_LATENCY_TARGET;
 	array->home = reactor_self();
-	for (unsigned i = 0; i < RAID_MEMBERS_MAX; i++) {
+	return array;
+}
+
+void array_members(struct array *array, unsigned from, unsigned count)
+{
+	for (unsigned i = from; i < count; i++) {
 		array->member[i].array = array;
 		array->member[i].slot = i;
 	}
-	return array;
+}
+
+bool array_has_spare(struct array *array)
+{
+	bool spare = false;
+	pthread_mutex_lock(&array->table);
+	for (unsigned i = array->config.members; i < array->config.slots; i++)
+		spare = spare || atomic_load(&array->member[i].state) == FORMAT_MEMBER_SPARE;
+	pthread_mutex_unlock(&array->table);
+	return spare;
 }
 
 void array_free(struct array *array)
 {
-	for (unsigned i = 0; i < RAID_MEMBERS_MAX; i++) {
+	for (unsigned i = 0; i < array->config.slots; i++) {
 		metrics_member_remove(&array->member[i]);
 		drive_close(array->member[i].drive);
 	}
@@ -47,7 +62,7 @@ void array_free(struct array *array)
 	missed_fini(array);
 	gates_fini(array);
 	pthread_mutex_destroy(&array->table);
-	free(array);
+	munmap(array, sizeof(*array));
 }
 
 /* ---- making ---- */
@@ -118,13 +133,13 @@ static int config_make(struct array *array, const struct array_create *create, s
 		if (array->member[i].drive->bytes < least->bytes)
 			least = array->member[i].drive;
 
+	c->version = SUPER_VERSION;
 	uuid_make(&c->uuid);
 	snprintf(c->name, sizeof(c->name), "%s", create->name);
 	c->created = wall_ns();
 	c->clean = true;
 	c->level = create->level;
 	c->members = create->count;
-	c->slots = count;
 	c->geometries = 1;
 	c->log_copies = level_tolerates(g) + 1;
 	c->log_members = create->count;
@@ -177,8 +192,8 @@ int array_create(const struct array_create *create, struct error *err)
 	uint32_t strip = create->strip_bytes;
 	if (strip && (strip < 16384 || strip > (1u << 20) || (strip & (strip - 1))))
 		return error_set(err, -EINVAL, "strip of %u bytes: not a power of two from 16 KiB to 1 MiB", strip);
-	if (create->count > RAID_MEMBERS_MAX || create->spare_count > RAID_MEMBERS_MAX - create->count)
-		return error_set(err, -EINVAL, "%u drives, more than %u", count, RAID_MEMBERS_MAX);
+	if (create->count > RAID_DRIVES_MAX || create->spare_count > RAID_DRIVES_MAX - create->count)
+		return error_set(err, -EINVAL, "%u drives, more than the %u of an array", count, RAID_DRIVES_MAX);
 	if (level_geometry(create->level, create->count, create->groups, &geometry, why, sizeof(why)))
 		return error_set(err, -EINVAL, "%s", why);
 
@@ -186,6 +201,8 @@ int array_create(const struct array_create *create, struct error *err)
 	if (!array)
 		return error_set(err, -ENOMEM, "array %s: out of memory", create->name);
 	array->config.geometry[0] = geometry;
+	array->config.slots = count;
+	array_members(array, 0, count);
 	int r = drives_open(array, create, err);
 	if (!r)
 		r = drives_check(array, count, create->force, err);
@@ -263,7 +280,7 @@ void array_status(struct array *array, struct array_status *status)
 {
 	struct raid_config *c = &array->config;
 	const struct geometry *g = &c->geometry[c->geometries - 1];
-	memset(status, 0, sizeof(*status));
+	memset(status, 0, offsetof(struct array_status, member));
 	pthread_mutex_lock(&array->table);
 	status->uuid = c->uuid;
 	memcpy(status->name, c->name, sizeof(status->name));
@@ -280,6 +297,7 @@ void array_status(struct array *array, struct array_status *status)
 			free_stripes -= c->volume[i].stripes;
 	status->data_bytes = config_stripes(c) * g->k * g->strip_bytes;
 	status->free_bytes = free_stripes * g->k * g->strip_bytes;
+	memset(status->member, 0, c->slots * sizeof(status->member[0]));
 	for (unsigned i = 0; i < c->slots; i++) {
 		status->member[i].uuid = c->member[i].uuid;
 		status->member[i].changed = c->member[i].changed;

@@ -21,7 +21,10 @@ enum candidate_verdict { CANDIDATE_USE, CANDIDATE_STALE, CANDIDATE_FAILED, CANDI
 
 struct candidate {
 	const struct drive_info *info;
-	struct super_found *found;
+	/* from its superblock */
+	struct uuid member;
+	unsigned slot;
+	uint64_t events, common;
 	enum candidate_verdict verdict;
 };
 
@@ -29,13 +32,14 @@ struct assembly {
 	struct candidate *list;
 	unsigned count;
 	struct candidate *newest;
+	struct super_found *top, *one; /* the superblock of the newest, and one that was read just now */
 	struct array *array;
 };
 
 static void assembly_free(struct assembly *a)
 {
-	for (unsigned i = 0; i < a->count; i++)
-		free(a->list[i].found);
+	free(a->top);
+	free(a->one);
 	free(a->list);
 }
 
@@ -87,65 +91,73 @@ static int candidate_read(
 	return r;
 }
 
+/* What A->ONE says becomes an entry of the list. */
+static void candidate_note(struct assembly *a, const struct drive_info *info)
+{
+	struct candidate *c = &a->list[a->count++];
+	struct super_found *found = a->one;
+	*c = (struct candidate){
+		.info = info,
+		.member = found->member,
+		.slot = found->slot,
+		.events = found->config.events,
+		.common = found->common,
+	};
+	if (a->newest && c->events <= a->newest->events)
+		return;
+	a->newest = c;
+	a->one = a->top;
+	a->top = found;
+}
+
 static int candidates_collect(
 	struct assembly *a, const struct raid_scan *scan, const struct uuid *uuid, struct error *err)
 {
 	a->list = calloc(scan->count + 1, sizeof(*a->list));
-	if (!a->list)
+	a->top = malloc(sizeof(*a->top));
+	a->one = malloc(sizeof(*a->one));
+	if (!a->list || !a->top || !a->one)
 		return error_set(err, -ENOMEM, "out of memory");
 	for (unsigned i = 0; i < scan->count; i++) {
 		const struct drive_info *info = &scan->drive[i];
 		if (info->content != DRIVE_MEMBER || memcmp(&info->array, uuid, sizeof(*uuid)) != 0)
 			continue;
-		struct candidate *c = &a->list[a->count];
-		c->info = info;
-		c->found = malloc(sizeof(*c->found));
-		if (!c->found)
-			return error_set(err, -ENOMEM, "out of memory");
 		struct drive *drive;
 		struct error why = {0};
-		if (candidate_read(info->path, false, &drive, c->found, &why) ||
-			memcmp(&c->found->config.uuid, uuid, sizeof(*uuid)) != 0) {
+		if (candidate_read(info->path, false, &drive, a->one, &why) ||
+			memcmp(&a->one->config.uuid, uuid, sizeof(*uuid)) != 0)
 			log_warning("raid", "drive left out array=%s drive=%s reason=\"%s\"", info->array_name,
 				info->path, why.code ? why.text : "changed since the scan");
-			free(c->found);
-			c->found = NULL;
-			continue;
-		}
-		a->count++;
+		else
+			candidate_note(a, info);
 	}
 	if (!a->count)
 		return error_set(err, -ENOENT, "the members found by the scan cannot be read any more");
-	a->newest = &a->list[0];
-	for (unsigned i = 1; i < a->count; i++)
-		if (a->list[i].found->config.events > a->newest->found->config.events)
-			a->newest = &a->list[i];
 	return 0;
 }
 
 static int candidates_judge(struct assembly *a, struct error *err)
 {
 	assert(a->newest); /* candidates_collect() found one */
-	const struct raid_config *top = &a->newest->found->config;
+	const struct raid_config *top = &a->top->config;
 	for (unsigned i = 0; i < a->count; i++) {
 		struct candidate *c = &a->list[i];
-		struct super_found *f = c->found;
 		/* a spare that took over a slot may not have been told yet */
 		for (unsigned slot = 0; slot < top->slots; slot++)
 			if (top->member[slot].state != FORMAT_MEMBER_NONE &&
-				memcmp(&top->member[slot].uuid, &f->member, sizeof(f->member)) == 0)
-				f->slot = slot;
-		const struct member_config *m = f->slot < SUPER_MEMBERS ? &top->member[f->slot] : NULL;
-		if (f->config.events == top->events && f->common != a->newest->found->common)
+				memcmp(&top->member[slot].uuid, &c->member, sizeof(c->member)) == 0)
+				c->slot = slot;
+		const struct member_config *m = c->slot < top->slots ? &top->member[c->slot] : NULL;
+		if (c->events == top->events && c->common != a->newest->common)
 			return error_set(err, -EUCLEAN,
 				"array %s: %s and %s went on without each other (both at event %llu); start one side "
 				"only",
 				top->name, a->newest->info->path, c->info->path, (unsigned long long)top->events);
-		if (!m || memcmp(&m->uuid, &f->member, sizeof(m->uuid)) != 0)
+		if (!m || memcmp(&m->uuid, &c->member, sizeof(m->uuid)) != 0)
 			c->verdict = CANDIDATE_FOREIGN;
 		else if (m->state == FORMAT_MEMBER_FAILED)
 			c->verdict = CANDIDATE_FAILED;
-		else if (m->state == FORMAT_MEMBER_MISSING || f->config.events < m->events)
+		else if (m->state == FORMAT_MEMBER_MISSING || c->events < m->events)
 			c->verdict = CANDIDATE_STALE;
 		else if (m->state == FORMAT_MEMBER_ACTIVE || m->state == FORMAT_MEMBER_SPARE ||
 			 m->state == FORMAT_MEMBER_REBUILD)
@@ -156,13 +168,13 @@ static int candidates_judge(struct assembly *a, struct error *err)
 	for (unsigned i = 0; i < a->count; i++)
 		for (unsigned j = 0; j < i; j++) {
 			struct candidate *x = &a->list[i], *y = &a->list[j];
-			if (x->found->slot != y->found->slot || memcmp(&x->found->member, &y->found->member, 16) != 0 ||
+			if (x->slot != y->slot || memcmp(&x->member, &y->member, 16) != 0 ||
 				x->verdict == CANDIDATE_STALE || y->verdict == CANDIDATE_STALE)
 				continue;
 			/* a copy that was left behind is stale; of two equal ones nobody knows which is right */
-			if (x->found->config.events < y->found->config.events)
+			if (x->events < y->events)
 				x->verdict = CANDIDATE_STALE;
-			else if (x->found->config.events > y->found->config.events)
+			else if (x->events > y->events)
 				y->verdict = CANDIDATE_STALE;
 			else
 				x->verdict = y->verdict = CANDIDATE_TWICE;
@@ -179,16 +191,16 @@ static const char *candidate_word(enum candidate_verdict verdict)
 /* "member 2 missing; member 3 (/dev/x) stale": for the log or the error. */
 static void losses_describe(const struct assembly *a, char *out, size_t size)
 {
-	const struct raid_config *top = &a->newest->found->config;
+	const struct raid_config *top = &a->top->config;
 	size_t at = 0;
 	out[0] = 0;
 	for (unsigned slot = 0; slot < top->members; slot++) {
 		bool good = false, seen = false;
 		for (unsigned i = 0; i < a->count; i++)
-			good = good || (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_USE);
+			good = good || (a->list[i].slot == slot && a->list[i].verdict == CANDIDATE_USE);
 		for (unsigned i = 0; i < a->count && !good && at < size; i++) {
 			const struct candidate *c = &a->list[i];
-			if (c->found->slot != slot)
+			if (c->slot != slot)
 				continue;
 			int n = snprintf(out + at, size - at, "%smember %u (%s) %s", at ? "; " : "", slot,
 				c->info->path, candidate_word(c->verdict));
@@ -205,24 +217,20 @@ static void losses_describe(const struct assembly *a, char *out, size_t size)
 static int members_claim(struct assembly *a, struct error *err)
 {
 	struct array *array = a->array;
-	struct super_found *again = malloc(sizeof(*again));
+	struct super_found *again = a->one;
 	int r = 0;
-	if (!again)
-		return error_set(err, -ENOMEM, "out of memory");
 	for (unsigned i = 0; i < a->count && !r; i++) {
 		struct candidate *c = &a->list[i];
 		if (c->verdict != CANDIDATE_USE)
 			continue;
-		struct member *member = &array->member[c->found->slot];
+		struct member *member = &array->member[c->slot];
 		struct drive *drive = NULL;
 		r = candidate_read(c->info->path, true, &drive, again, err);
 		member->drive = drive;
-		if (!r && (memcmp(&again->member, &c->found->member, 16) != 0 ||
-				  again->config.events != c->found->config.events))
+		if (!r && (memcmp(&again->member, &c->member, 16) != 0 || again->config.events != c->events))
 			r = error_set(err, -EAGAIN, "%s: changed while the array was being opened", c->info->path);
 		snprintf(member->path, sizeof(member->path), "%s", c->info->path);
 	}
-	free(again);
 	return r;
 }
 
@@ -232,21 +240,22 @@ static int array_start(struct assembly *a, struct error *err)
 	struct raid_config *c = &array->config;
 	char losses[300];
 	unsigned lost = 0;
-	*c = a->newest->found->config;
+	*c = a->top->config;
+	array_members(array, 0, c->slots);
 	array->complete = c->events;
 	for (unsigned i = 0; i < a->count; i++) {
 		const struct candidate *x = &a->list[i];
-		if (x->verdict == CANDIDATE_USE && x->found->config.events < array->complete)
-			array->complete = x->found->config.events;
+		if (x->verdict == CANDIDATE_USE && x->events < array->complete)
+			array->complete = x->events;
 	}
 	for (unsigned slot = 0; slot < c->slots; slot++) {
 		struct member_config *m = &c->member[slot];
 		bool good = false, failed = false;
 		for (unsigned i = 0; i < a->count; i++) {
-			good = good || (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_USE);
-			if (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_STALE)
+			good = good || (a->list[i].slot == slot && a->list[i].verdict == CANDIDATE_USE);
+			if (a->list[i].slot == slot && a->list[i].verdict == CANDIDATE_STALE)
 				array->member[slot].stale = true;
-			if (a->list[i].found->slot == slot && a->list[i].verdict == CANDIDATE_FAILED) {
+			if (a->list[i].slot == slot && a->list[i].verdict == CANDIDATE_FAILED) {
 				failed = true;
 				snprintf(array->member[slot].path, sizeof(array->member[slot].path), "%s",
 					a->list[i].info->path);
@@ -345,7 +354,7 @@ int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct
 		struct buf *zero = buf_zero();
 		for (unsigned copy = 0; copy < 2; copy++) {
 			int e = drive_io(drives[i], DRIVE_OP_WRITE, super_offset(drives[i]->bytes, copy), zero,
-				SUPER_BYTES, true);
+				SUPER_BYTES_MOST, true);
 			if (e && !r)
 				r = error_set(err, e, "%s: cannot be wiped: %s", drives[i]->path, strerror(-e));
 		}

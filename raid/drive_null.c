@@ -17,7 +17,7 @@ struct null_state {
 	char path[256];
 	bool claimed;
 	uint64_t bytes;
-	uint8_t kept[2][SUPER_BYTES];
+	uint8_t kept[2][SUPER_BYTES_MOST];
 };
 static struct list null_states = LIST_INIT(null_states);
 static pthread_mutex_t null_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -103,20 +103,21 @@ static __attribute__((noinline)) void null_content(struct drive_cmd *cmd)
 		for (unsigned i = 0; i < cmd->n; i++)
 			memset(cmd->iov[i].iov_base, 0, cmd->iov[i].iov_len);
 	for (unsigned copy = 0; copy < 2; copy++) {
-		if (cmd->offset != kept_offset(state, copy) || cmd->bytes != SUPER_BYTES || cmd->n != 1)
+		if (cmd->offset != kept_offset(state, copy) || cmd->bytes > SUPER_BYTES_MOST || cmd->n != 1)
 			continue;
 		pthread_mutex_lock(&null_mutex);
 		if (cmd->op == DRIVE_OP_READ)
-			memcpy(cmd->iov[0].iov_base, state->kept[copy], SUPER_BYTES);
+			memcpy(cmd->iov[0].iov_base, state->kept[copy], cmd->bytes);
 		else
-			memcpy(state->kept[copy], cmd->iov[0].iov_base, SUPER_BYTES);
+			memcpy(state->kept[copy], cmd->iov[0].iov_base, cmd->bytes);
 		pthread_mutex_unlock(&null_mutex);
 	}
 }
 
 static void null_submit(struct drive_cmd *cmd)
 {
-	if (cmd->op == DRIVE_OP_READ || (cmd->op == DRIVE_OP_WRITE && cmd->bytes == SUPER_BYTES))
+	bool ends = cmd->offset < MEMBER_HEAD_BYTES || cmd->offset >= cmd->drive->bytes - MEMBER_TAIL_BYTES;
+	if (cmd->op == DRIVE_OP_READ || (cmd->op == DRIVE_OP_WRITE && ends))
 		null_content(cmd);
 	drive_cmd_done(cmd, 0);
 }

@@ -79,7 +79,10 @@ static void probe(struct member *member, uint64_t median)
 
 static void slow_tick(struct array *array)
 {
-	uint64_t means[RAID_MEMBERS_MAX], sorted[RAID_MEMBERS_MAX];
+	uint64_t *means = malloc(2ull * array->config.members * sizeof(*means));
+	if (!means)
+		return;
+	uint64_t *sorted = means + array->config.members;
 	unsigned n = 0;
 	for (unsigned i = 0; i < array->config.members; i++) {
 		struct member *m = &array->member[i];
@@ -119,6 +122,7 @@ static void slow_tick(struct array *array)
 		if (m->health.strikes >= STRIKES && group_spares(m))
 			slow_set(m, true, means[i], array->peers_ns);
 	}
+	free(means);
 }
 
 /* ---- SMART ---- */

@@ -299,7 +299,7 @@ static int slot_choose(const struct add_call *call, bool *lost)
 		if (state_lost(c->member[i].state))
 			return (int)i;
 	*lost = false;
-	for (unsigned i = c->members; i < SUPER_MEMBERS; i++)
+	for (unsigned i = c->members; i < config_slots_most(c); i++)
 		if (i >= c->slots || c->member[i].state == FORMAT_MEMBER_NONE)
 			return (int)i;
 	return -1;
@@ -323,6 +323,9 @@ static int member_new(struct add_call *call, const struct super_found *found)
 	char why[160];
 	bool lost;
 	int slot = slot_choose(call, &lost);
+	if (slot < 0 && call->how.slot < 0)
+		return error_set(call->err, -ENOSPC, "array %s: has %u drives already, and none is lost", c->name,
+			config_slots_most(c));
 	if (slot < 0)
 		return error_set(
 			call->err, -EINVAL, "array %s: slot %d has not lost its member", c->name, call->how.slot);
@@ -351,10 +354,11 @@ static int member_new(struct add_call *call, const struct super_found *found)
 		return r;
 	}
 	struct member *member = &array->member[slot];
+	unsigned slots = c->slots;
+	array_members(array, slots, (unsigned)slot + 1);
 	member_drive_set(member, drive, call->path);
 	fiber_lock(&array->mutex);
 	struct member_config was = c->member[slot];
-	unsigned slots = c->slots;
 	pthread_mutex_lock(&array->table);
 	c->member[slot] = (struct member_config){
 		.state = lost ? FORMAT_MEMBER_REBUILD : FORMAT_MEMBER_SPARE, .changed = wall_ns()};
@@ -740,14 +744,12 @@ void keeper_stop(struct array *array)
 
 bool array_wants_member(struct array *array)
 {
-	bool lost = false, spare = false;
+	bool lost = false;
 	if (array_stopped(array))
 		return false;
 	for (unsigned i = 0; i < array->config.members; i++)
 		lost = lost || state_lost(atomic_load(&array->member[i].state));
-	for (unsigned i = array->config.members; i < RAID_MEMBERS_MAX; i++)
-		spare = spare || atomic_load(&array->member[i].state) == FORMAT_MEMBER_SPARE;
-	return lost && !spare;
+	return lost && !array_has_spare(array);
 }
 
 struct pause_call {

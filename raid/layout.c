@@ -21,6 +21,14 @@ struct place layout_log(const struct raid_config *config, uint64_t chunk, unsign
 	};
 }
 
+struct map_home layout_map(const struct raid_config *config, unsigned slot)
+{
+	const struct geometry *g = &config->geometry[config->geometries - 1];
+	unsigned width = config->version == 1 ? config->members : g->k + g->m, first = slot / width * width;
+	unsigned left = config->members - first;
+	return (struct map_home){.first = first, .end = first + (left < width ? left : width), .index = slot - first};
+}
+
 /* What the levels are. */
 static const struct level {
 	unsigned level, least; /* drives of a group */
@@ -56,10 +64,6 @@ int level_geometry(unsigned level, unsigned count, unsigned groups, struct geome
 		snprintf(why, size, "level %u is not one of 0, 1, 5, 6, 10, 50 and 60", level);
 		return -EINVAL;
 	}
-	if (count > RAID_MEMBERS_MAX) {
-		snprintf(why, size, "%u drives, more than %u", count, RAID_MEMBERS_MAX);
-		return -EINVAL;
-	}
 	if (!l->striped && groups > 1) {
 		snprintf(why, size, "level %u has one group; levels 10, 50 and 60 have more", level);
 		return -EINVAL;
@@ -89,6 +93,11 @@ int level_geometry(unsigned level, unsigned count, unsigned groups, struct geome
 		return -EINVAL;
 	}
 	unsigned width = count / groups;
+	if (width > RAID_GROUP_MAX) {
+		snprintf(why, size, "a group of %u drives, more than %u%s", width, RAID_GROUP_MAX,
+			l->striped ? "; make more groups" : "; levels 10, 50 and 60 take more drives, in groups");
+		return -EINVAL;
+	}
 	g->groups = groups;
 	g->rotation = FORMAT_ROTATE_ROW;
 	g->code = l->code;

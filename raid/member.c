@@ -84,57 +84,78 @@ static bool state_listed(uint8_t state)
 	return state == FORMAT_MEMBER_ACTIVE || state == FORMAT_MEMBER_REBUILD || state == FORMAT_MEMBER_SPARE;
 }
 
-/* One copy of the superblock to all members that are there. Returns how many failed, or -ENODEV, -ENOMEM. */
-static int commit_copy(struct array *array, unsigned copy)
+/* Superblocks go out in waves: the memory that they take is bounded, however many and long they are. */
+#define WAVE_BYTES (1u << 20)
+#define WAVE_MOST (WAVE_BYTES / SUPER_BYTES_LEAST)
+
+/* Copy COPY to the listed slots of [FIRST, END). ERRORS: by slot. */
+static void commit_wave(struct array *array, unsigned copy, unsigned first, unsigned end, int *errors)
 {
-	struct raid_config *c = &array->config;
-	struct drive_req *reqs = calloc(RAID_MEMBERS_MAX, sizeof(*reqs));
-	struct buf **bufs = calloc(RAID_MEMBERS_MAX, sizeof(struct buf *));
-	int failed = 0;
-	if (!reqs || !bufs) {
-		free(reqs);
-		free(bufs);
-		return -ENOMEM;
-	}
+	const struct raid_config *c = &array->config;
+	struct drive_req reqs[WAVE_MOST];
+	struct buf *bufs[WAVE_MOST];
+	unsigned slots[WAVE_MOST], count = 0;
+	uint32_t bytes = super_bytes(c);
+	for (unsigned i = first; i < end; i++)
+		if (state_listed(c->member[i].state) && (array->member[i].incoming || array->member[i].drive))
+			slots[count++] = i;
+	bufs_alloc(bufs, count, bytes);
 	struct drive_batch batch;
 	batch_init(&batch);
-	for (unsigned i = 0; i < c->slots; i++) {
-		struct member *member = &array->member[i];
+	for (unsigned i = 0; i < count; i++) {
+		struct member *member = &array->member[slots[i]];
 		struct drive *drive = member->incoming ? member->incoming : member->drive;
-		if (!state_listed(c->member[i].state) || !drive)
-			continue;
-		struct slice slice = {.buf = bufs[i] = buf_alloc(SUPER_BYTES), .off = 0, .len = SUPER_BYTES};
+		struct slice slice = {.buf = bufs[i], .off = 0, .len = bytes};
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
-		super_encode(c, i, copy, drive->bytes, bufs[i]->data);
-		batch_io(&batch, &reqs[i], drive, DRIVE_OP_WRITE, super_offset(drive->bytes, copy), SUPER_BYTES,
-			&cursor, true);
+		super_encode(c, slots[i], copy, drive->bytes, bufs[i]->data);
+		batch_io(&batch, &reqs[i], drive, DRIVE_OP_WRITE, super_offset(drive->bytes, copy), bytes, &cursor,
+			true);
 	}
 	batch_wait(&batch);
-	for (unsigned i = 0; i < c->slots; i++) {
-		struct member *member = &array->member[i];
-		if (!bufs[i])
-			continue;
+	for (unsigned i = 0; i < count; i++) {
+		errors[slots[i]] = reqs[i].error;
 		buf_put(bufs[i]);
-		if (!reqs[i].error || failed < 0)
-			continue;
-		atomic_fetch_add(&member->write_errors, 1);
-		if (reqs[i].error == -ETIMEDOUT)
-			atomic_fetch_add(&member->timeouts, 1);
-		if (c->member[i].state == FORMAT_MEMBER_SPARE) {
-			log_error("raid", "spare lost array=%s slot=%u drive=%s", c->name, i, member->path);
-			event_emit(array, "spare-lost", member, "%s", strerror(-reqs[i].error));
-			c->member[i] = (struct member_config){.state = FORMAT_MEMBER_NONE};
-			atomic_store(&member->state, FORMAT_MEMBER_NONE);
-			failed++;
-			continue;
-		}
-		char reason[80];
-		snprintf(reason, sizeof(reason), "superblock write: %s", strerror(-reqs[i].error));
-		int r = member_take_out(member, reason);
-		failed = r ? r : failed + 1;
 	}
-	free(reqs);
-	free(bufs);
+}
+
+/* A superblock could not be written to SLOT. 0, or -ENODEV. */
+static int commit_failed(struct array *array, unsigned slot, int error)
+{
+	struct member_config *mc = &array->config.member[slot];
+	struct member *member = &array->member[slot];
+	atomic_fetch_add(&member->write_errors, 1);
+	if (error == -ETIMEDOUT)
+		atomic_fetch_add(&member->timeouts, 1);
+	if (mc->state == FORMAT_MEMBER_SPARE) {
+		log_error("raid", "spare lost array=%s slot=%u drive=%s", array->config.name, slot, member->path);
+		event_emit(array, "spare-lost", member, "%s", strerror(-error));
+		*mc = (struct member_config){.state = FORMAT_MEMBER_NONE};
+		atomic_store(&member->state, FORMAT_MEMBER_NONE);
+		return 0;
+	}
+	char reason[80];
+	snprintf(reason, sizeof(reason), "superblock write: %s", strerror(-error));
+	return member_take_out(member, reason);
+}
+
+/*
+ * One copy of the superblock to all members that are there. Returns how many failed, or -ENODEV, -ENOMEM. Whoever fails
+ * is taken out when all are written: until then the content is the same for all.
+ */
+static int commit_copy(struct array *array, unsigned copy)
+{
+	unsigned slots = array->config.slots, wave = WAVE_BYTES / super_bytes(&array->config);
+	int failed = 0, *errors = calloc(slots, sizeof(*errors));
+	if (!errors)
+		return -ENOMEM;
+	for (unsigned first = 0; first < slots; first += wave)
+		commit_wave(array, copy, first, first + wave < slots ? first + wave : slots, errors);
+	for (unsigned i = 0; i < slots && failed >= 0; i++)
+		if (errors[i]) {
+			int r = commit_failed(array, i, errors[i]);
+			failed = r ? r : failed + 1;
+		}
+	free(errors);
 	return failed;
 }
 
@@ -262,14 +283,10 @@ void member_lied(struct member *member)
 	atomic_fetch_add(&member->checksum_errors, 1);
 	if (!errors_too_many(member))
 		return;
-	struct array *array = member->array;
-	for (unsigned i = array->config.members; i < RAID_MEMBERS_MAX; i++)
-		if (atomic_load(&array->member[i].state) == FORMAT_MEMBER_SPARE) {
-			(void)member_eject(member, "too many wrong checksums");
-			return;
-		}
-	if (!atomic_exchange(&member->told, true))
-		event_emit(array, "drive-warning", member, "too many wrong checksums, and no spare");
+	if (array_has_spare(member->array))
+		(void)member_eject(member, "too many wrong checksums");
+	else if (!atomic_exchange(&member->told, true))
+		event_emit(member->array, "drive-warning", member, "too many wrong checksums, and no spare");
 }
 
 /* ---- by command ---- */

@@ -6,7 +6,7 @@
  * format_missed, 4 KiB on each, once for a region and an absence). The map belongs to the absence by its map_id, which
  * stands in the superblocks; so a map of an earlier absence is never taken for it. No map, or one that cannot be
  * read from any survivor: the member is rebuilt from the beginning. The log zone has no bits; it is always copied
- * whole.
+ * whole. Survivors are those of the member's group, of which some are left as long as the array runs (layout_map()).
  *
  * Recent writes. What a member has acknowledged but not flushed is lost when it loses power alone. So the regions
  * that were written since the last flush are kept in memory, for all members together, and a member with a volatile
@@ -69,7 +69,7 @@ int missed_init(struct array *array)
 
 void missed_fini(struct array *array)
 {
-	for (unsigned i = 0; i < RAID_MEMBERS_MAX; i++)
+	for (unsigned i = 0; i < array->config.members; i++)
 		free(array->member[i].missed);
 	free(array->recent);
 }
@@ -161,7 +161,8 @@ static void map_encode(const struct array *array, unsigned slot, const uint64_t 
 static int map_write(struct array *array, unsigned slot)
 {
 	struct missed *m = array->member[slot].missed;
-	struct drive_req *reqs = calloc(RAID_MEMBERS_MAX, sizeof(*reqs));
+	struct map_home home = layout_map(&array->config, slot);
+	struct drive_req *reqs = calloc(home.end - home.first, sizeof(*reqs));
 	uint64_t *words = calloc(WORDS, sizeof(*words));
 	if (!reqs || !words) {
 		free(reqs);
@@ -174,13 +175,13 @@ static int map_write(struct array *array, unsigned slot)
 	struct buf *buf = buf_alloc(MISSED_BYTES);
 	map_encode(array, slot, words, (struct format_missed *)(void *)buf->data);
 	struct slice slice = {.buf = buf, .off = 0, .len = MISSED_BYTES};
-	uint64_t asked = 0, offset = MISSED_OFFSET + (2ull * slot + (m->generation & 1)) * MISSED_BYTES;
+	uint64_t asked = 0, offset = MISSED_OFFSET + (2ull * home.index + (m->generation & 1)) * MISSED_BYTES;
 	struct drive_batch batch;
 	batch_init(&batch);
-	for (unsigned i = 0; i < array->config.members; i++) {
-		if (array->config.member[i].state != FORMAT_MEMBER_ACTIVE)
+	for (unsigned i = 0; i < home.end - home.first; i++) {
+		struct member *member = &array->member[home.first + i];
+		if (array->config.member[member->slot].state != FORMAT_MEMBER_ACTIVE)
 			continue;
-		struct member *member = &array->member[i];
 		struct drive *drive = member->incoming ? member->incoming : member->drive;
 		struct slice_cursor cursor = slice_cursor_at(&slice, 1);
 		batch_io(&batch, &reqs[i], drive, DRIVE_OP_WRITE, offset, MISSED_BYTES, &cursor, true);
@@ -188,17 +189,18 @@ static int map_write(struct array *array, unsigned slot)
 	}
 	batch_wait(&batch);
 	int lost = 0;
-	for (unsigned i = 0; i < array->config.members && lost >= 0; i++) {
+	for (unsigned i = 0; i < home.end - home.first && lost >= 0; i++) {
+		struct member *member = &array->member[home.first + i];
 		if (!(asked & 1ull << i) || !reqs[i].error)
 			continue;
 		if (reqs[i].error == -ENOMEM) {
 			lost = -ENOMEM;
 			break;
 		}
-		atomic_fetch_add(&array->member[i].write_errors, 1);
+		atomic_fetch_add(&member->write_errors, 1);
 		char reason[80];
 		snprintf(reason, sizeof(reason), "write of the map of missed rows: %s", strerror(-reqs[i].error));
-		int r = member_take_out(&array->member[i], reason);
+		int r = member_take_out(member, reason);
 		lost = r ? r : lost + 1;
 	}
 	if (lost >= 0)
@@ -225,12 +227,15 @@ int missed_persist(struct array *array)
 	return lost;
 }
 
-void missed_spread(struct array *array)
+void missed_spread(struct array *array, unsigned to)
 {
-	for (unsigned slot = 0; slot < array->config.members; slot++)
-		if (array->config.member[slot].state != FORMAT_MEMBER_ACTIVE && array->config.member[slot].map_id)
+	for (unsigned slot = 0; slot < array->config.members; slot++) {
+		struct map_home home = layout_map(&array->config, slot);
+		if (to >= home.first && to < home.end && array->config.member[slot].map_id &&
+			array->config.member[slot].state != FORMAT_MEMBER_ACTIVE)
 			for (unsigned i = 0; i < WORDS; i++)
 				atomic_store(&array->member[slot].missed->durable[i], 0);
+	}
 }
 
 struct lacks_call {
@@ -273,13 +278,13 @@ int member_lacks(struct member *member, uint64_t stripe)
 
 /* ---- at opening ---- */
 
-/* What one survivor knows about the map of SLOT: adds its bits. False: it cannot tell. */
-static bool map_read(struct array *array, struct drive *drive, unsigned slot, struct buf *buf)
+/* What one survivor knows about the map of SLOT, its number INDEX: adds its bits. False: it cannot tell. */
+static bool map_read(struct array *array, struct drive *drive, unsigned slot, unsigned index, struct buf *buf)
 {
 	struct missed *m = array->member[slot].missed;
 	const struct member_config *mc = &array->config.member[slot];
 	struct format_missed *best = NULL, *f = (struct format_missed *)(void *)buf->data;
-	if (drive_io(drive, DRIVE_OP_READ, MISSED_OFFSET + 2ull * slot * MISSED_BYTES, buf, 2 * MISSED_BYTES, false))
+	if (drive_io(drive, DRIVE_OP_READ, MISSED_OFFSET + 2ull * index * MISSED_BYTES, buf, 2 * MISSED_BYTES, false))
 		return false;
 	unsigned damaged = 0;
 	for (unsigned copy = 0; copy < 2; copy++, f++) {
@@ -323,9 +328,10 @@ void missed_load(struct array *array)
 		bool known = false;
 		if (mc->state == FORMAT_MEMBER_ACTIVE || !mc->map_id)
 			continue;
-		for (unsigned i = 0; i < array->config.members; i++)
+		struct map_home home = layout_map(&array->config, slot);
+		for (unsigned i = home.first; i < home.end; i++)
 			if (array->config.member[i].state == FORMAT_MEMBER_ACTIVE && array->member[i].drive)
-				known = map_read(array, array->member[i].drive, slot, buf) || known;
+				known = map_read(array, array->member[i].drive, slot, home.index, buf) || known;
 		if (!known) {
 			log_warning("raid",
 				"what a member missed cannot be read, it would be rebuilt whole array=%s slot=%u",

@@ -9,7 +9,7 @@
 
 int pool_spare_read(struct drive *drive, struct uuid *uuid)
 {
-	if (drive->bytes < 2 * SUPER_ALIGN + SUPER_BYTES)
+	if (drive->bytes < 2 * SUPER_ALIGN + SUPER_BYTES_MOST)
 		return -ENODATA;
 	struct buf *buf = buf_alloc(SPARE_BYTES);
 	int r = drive_io(drive, DRIVE_OP_READ, SUPER_OFFSET_0, buf, SPARE_BYTES, false);

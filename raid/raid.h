@@ -30,8 +30,9 @@
 
 #include "core/core.h"
 
-#define RAID_MEMBERS_MAX 64u
-#define RAID_NAME_MAX 31 /* arrays and volumes: [A-Za-z0-9._-], not beginning with '.' or '-' */
+#define RAID_GROUP_MAX 64u   /* drives of a group */
+#define RAID_DRIVES_MAX 936u /* drives of an array, with its spares: 14 groups of 64 and 40 spares, for example */
+#define RAID_NAME_MAX 31     /* arrays and volumes: [A-Za-z0-9._-], not beginning with '.' or '-' */
 #define RAID_VOLUMES_MAX 32u
 
 struct uuid {
@@ -234,9 +235,10 @@ struct array_status {
 		uint64_t bytes, read_errors, write_errors, checksum_errors, timeouts;
 		/* drive commands since the start */
 		uint64_t reads, writes, read_bytes, write_bytes, flushes, fua_writes;
-	} member[RAID_MEMBERS_MAX];
+	} member[RAID_DRIVES_MAX];
 };
-void array_status(struct array *array, struct array_status *status); /* no wait */
+/* No wait. STATUS is too large for a stack; entries of member[] from SLOTS on are left alone. */
+void array_status(struct array *array, struct array_status *status);
 
 /* ------------------------------------------------------------------------------------------------
  * Volumes

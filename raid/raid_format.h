@@ -3,12 +3,16 @@
  *
  *   0                      zeros (where others keep partition tables and superblocks)
  *   64 KiB                 superblock, copy 0
+ *   128 KiB                maps of what others missed
  *   1 MiB                  log zone (log_bytes)
  *   data_offset            strips (data_bytes); a multiple of 1 MiB
  *   end - 64 KiB, rounded  superblock, copy 1 (down to a multiple of 64 KiB)
  *
  * All integers are little-endian. All that is reserved is zero, and is not looked at: what may be
  * ignored by older code uses reserved fields and a COMPAT flag, what may not an INCOMPAT flag.
+ *
+ * Version 2 is what arrays are made with: its member table comes last, and the superblock is as long as that needs.
+ * Arrays of version 1, which had room for 64 slots, stay what they are.
  */
 #ifndef FURROW_RAID_FORMAT_H
 #define FURROW_RAID_FORMAT_H
@@ -16,12 +20,14 @@
 #include "core/endian.h"
 
 #define SUPER_MAGIC "FurrowAr"
-#define SUPER_VERSION 1u
-#define SUPER_BYTES 16384u
+#define SUPER_VERSION 2u
+#define SUPER_BYTES_LEAST 16384u
+#define SUPER_BYTES_MOST 65536u
 #define SUPER_ALIGN 65536u
 #define SUPER_OFFSET_0 65536u
 #define SUPER_GEOMETRIES 16u
-#define SUPER_MEMBERS 64u
+#define SUPER_SLOTS 936u
+#define SUPER_SLOTS_1 64u /* of version 1 */
 #define SUPER_VOLUMES 32u
 #define SUPER_NAME 32u
 #define MEMBER_HEAD_BYTES (1u << 20) /* before the log zone */
@@ -94,9 +100,9 @@ _Static_assert(sizeof(struct format_volume) == 128, "volume");
 
 struct format_super {
 	char magic[8];
-	le64 checksum; /* checksum64 of the SUPER_BYTES with this field zero, seed 0 */
+	le64 checksum; /* checksum64 of its BYTES with this field zero, seed 0 */
 	le32 version;
-	le32 bytes;
+	le32 bytes;    /* of the whole: a multiple of 4096 */
 	le64 incompat; /* unknown bit: do not touch */
 	le64 compat;   /* unknown bit: ignore */
 	le64 ro;       /* unknown bit: do not write */
@@ -129,22 +135,29 @@ struct format_super {
 			    chunk q / w of that member's log zone. 0 is 1 */
 	uint8_t reserved0[304];
 	struct format_geometry geometry[SUPER_GEOMETRIES]; /* by rising epoch */
-	struct format_member member[SUPER_MEMBERS];
-	struct format_volume volume[SUPER_VOLUMES];
-	uint8_t reserved1[6656];
+	uint8_t rest[];					   /* two tables, of members and of volumes */
 };
 _Static_assert(offsetof(struct format_super, array_uuid) == 48, "super");
 _Static_assert(offsetof(struct format_super, member_uuid) == 120, "super");
 _Static_assert(offsetof(struct format_super, drive_bytes) == 144, "super");
 _Static_assert(offsetof(struct format_super, geometry) == 512, "super");
-_Static_assert(offsetof(struct format_super, member) == 1536, "super");
-_Static_assert(offsetof(struct format_super, volume) == 5632, "super");
-_Static_assert(sizeof(struct format_super) == SUPER_BYTES, "super");
+_Static_assert(sizeof(struct format_super) == 1536, "super");
+
+/* Where the tables lie: volumes and then members, or the other way round in version 1. */
+#define SUPER_VOLUMES_AT 1536u
+#define SUPER_MEMBERS_AT 5632u
+#define SUPER_MEMBERS_AT_1 1536u
+#define SUPER_VOLUMES_AT_1 5632u
+_Static_assert(SUPER_VOLUMES_AT + SUPER_VOLUMES * sizeof(struct format_volume) == SUPER_MEMBERS_AT, "super");
+_Static_assert(SUPER_MEMBERS_AT + SUPER_SLOTS * sizeof(struct format_member) <= SUPER_BYTES_MOST, "super");
+_Static_assert(SUPER_MEMBERS_AT_1 + SUPER_SLOTS_1 * sizeof(struct format_member) == SUPER_VOLUMES_AT_1, "super");
+_Static_assert(SUPER_BYTES_MOST <= SUPER_ALIGN, "super");
 
 /*
- * The map of what the member in SLOT missed, on each of the others: at MISSED_OFFSET + (2 * slot + copy) * 4096,
- * written in turn to copy 0 and 1. Bit i, counted from the lowest of the first byte on: the stripes of the array
- * from i << shift on, 1 << shift of them.
+ * The map of what the member in SLOT missed, on each of the others of its group: with I its number in the group (of
+ * the last geometry) at MISSED_OFFSET + (2 * I + copy) * 4096, written in turn to copy 0 and 1. Bit i, counted from the
+ * lowest of the first byte on: the stripes of the array from i << shift on, 1 << shift of them. In version 1 it is on
+ * all others, and I is the slot.
  */
 #define MISSED_OFFSET 131072u
 #define MISSED_BYTES 4096u
@@ -163,7 +176,9 @@ struct format_missed {
 	uint8_t bits[MISSED_BITS / 8];
 };
 _Static_assert(sizeof(struct format_missed) == MISSED_BYTES, "missed");
-_Static_assert(MISSED_OFFSET + 2 * SUPER_MEMBERS * MISSED_BYTES <= MEMBER_HEAD_BYTES, "missed");
+#define MISSED_MAPS 64u /* members of a group, and slots of version 1 */
+_Static_assert(SUPER_OFFSET_0 + SUPER_BYTES_MOST <= MISSED_OFFSET, "missed");
+_Static_assert(MISSED_OFFSET + 2 * MISSED_MAPS * MISSED_BYTES <= MEMBER_HEAD_BYTES, "missed");
 
 /* A drive of the shared pool of spares bears this where copy 0 of a superblock would be, and belongs to no array. */
 #define SPARE_MAGIC "FurrowSp"

@@ -38,6 +38,7 @@ struct volume_config {
 };
 
 struct raid_config {
+	uint32_t version; /* of the format */
 	uint64_t compat;
 	struct uuid uuid;
 	char name[RAID_NAME_MAX + 1];
@@ -48,8 +49,8 @@ struct raid_config {
 	uint32_t log_copies, log_members, log_groups;
 	uint32_t members, slots, geometries;
 	struct geometry geometry[SUPER_GEOMETRIES];
-	struct member_config member[SUPER_MEMBERS];
 	struct volume_config volume[SUPER_VOLUMES];
+	struct member_config member[SUPER_SLOTS];
 };
 
 /* One superblock as it was found on a drive. */
@@ -64,12 +65,19 @@ struct super_found {
 enum super_verdict { SUPER_VALID, SUPER_NONE, SUPER_DAMAGED, SUPER_NEWER };
 
 bool raid_name_valid(const char *name);
+static inline unsigned config_slots_most(const struct raid_config *config)
+{
+	return config->version == 1 ? SUPER_SLOTS_1 : SUPER_SLOTS;
+}
 static inline uint64_t super_offset(uint64_t drive_bytes, unsigned copy)
 {
 	return copy == 0 ? SUPER_OFFSET_0 : (drive_bytes & ~(uint64_t)(SUPER_ALIGN - 1)) - SUPER_ALIGN;
 }
+/* How long the superblocks of CONFIG are; a multiple of BLOCK_BYTES. */
+uint32_t super_bytes(const struct raid_config *config);
+/* The superblock of SLOT into RAW, super_bytes() long. */
 void super_encode(const struct raid_config *config, unsigned slot, unsigned copy, uint64_t drive_bytes, void *raw);
-/* WHY says what is wrong with it, for people. */
+/* RAW: SUPER_BYTES_MOST from where it begins. WHY says what is wrong with it, for people. */
 enum super_verdict super_decode(
 	const void *raw, uint64_t drive_bytes, struct super_found *found, char *why, size_t size);
 /* The newer valid one of the two copies. 0 and *verdict, or the error of reading. Waits. */
@@ -116,6 +124,11 @@ static inline struct place layout_strip(const struct geometry *g, uint64_t strip
 	struct stripe_layout l = layout_stripe(g, stripe);
 	return (struct place){.slot = layout_slot(&l, pos), .offset = l.offset};
 }
+/* Where the map of what SLOT missed is kept: on the members [first, end), as number INDEX of theirs. */
+struct map_home {
+	unsigned first, end, index;
+};
+struct map_home layout_map(const struct raid_config *config, unsigned slot);
 /* Where copy COPY of chunk CHUNK of the log zone begins. */
 struct place layout_log(const struct raid_config *config, uint64_t chunk, unsigned copy);
 /* What a level makes of COUNT drives in GROUPS (0: as many as fit). 0, or -EINVAL with the reason in WHY. */
@@ -124,7 +137,8 @@ unsigned level_tolerates(const struct geometry *g);
 
 /* ---- the code that makes redundancy (code.c) ---- */
 
-#define CODE_WIDTH_MAX RAID_MEMBERS_MAX
+#define CODE_WIDTH_MAX RAID_GROUP_MAX /* positions of a stripe; sets of them are bits of a uint64_t */
+_Static_assert(CODE_WIDTH_MAX <= 64 && CODE_WIDTH_MAX <= MISSED_MAPS, "width");
 
 struct code {
 	const struct code_ops *ops;
@@ -189,7 +203,6 @@ struct barrier {
 /* health.c */
 struct member_health {
 	uint64_t reads, read_ns; /* of the drive when it was looked at last */
-	uint64_t mean_ns;	 /* of a read, lately */
 	unsigned strikes;
 	_Atomic bool slow; /* reads go around it */
 	bool smart_valid, warned;
@@ -254,7 +267,6 @@ struct array {
 				  not wait */
 	uint64_t complete;     /* the last event that is on all active members for sure */
 	struct code code[SUPER_GEOMETRIES];
-	struct member member[RAID_MEMBERS_MAX];
 	struct reactor *home;
 	struct fiber_mutex mutex; /* of fibers of the home reactor */
 	_Atomic bool stopped;
@@ -285,6 +297,8 @@ struct array {
 	/* health.c */
 	uint64_t peers_ns; /* the median of the members' mean read */
 	uint64_t smart_at; /* when drives are asked next */
+
+	struct member member[RAID_DRIVES_MAX]; /* those of the slots in use are made: array_members() */
 };
 
 static inline bool member_active(const struct member *member)
@@ -357,8 +371,9 @@ void recent_flush_end(struct array *array, bool all_well);
 void missed_begin(struct member *member, bool was_active);
 /* Writes maps that have grown. How many members were taken out over it, or negative errno. Home reactor, mutex held. */
 int missed_persist(struct array *array);
-/* A member has become active: all maps are written again with the next commit, to it too. Home reactor, mutex held. */
-void missed_spread(struct array *array);
+/* The member of TO has become active: the maps that it should have are written with the next commit, to it too. Home
+ * reactor, mutex held. */
+void missed_spread(struct array *array, unsigned to);
 /* After the members were claimed at opening: reads the map of each that is away. Waits. */
 void missed_load(struct array *array);
 bool missed_region(const struct member *member, uint64_t stripe);
@@ -410,7 +425,11 @@ int array_commit(struct array *array, struct error *err);
 int member_take_out(struct member *member, const char *reason);
 /* Whether what is ACTIVE in CONFIG holds everything: no group has lost more than M, no chunk of the log all copies. */
 bool config_viable(const struct raid_config *config);
-struct array *array_make(void);	      /* NULL: out of memory */
+struct array *array_make(void); /* NULL: out of memory */
+/* The slots of the configuration have grown to COUNT: makes the members from FROM on. */
+void array_members(struct array *array, unsigned from, unsigned count);
+/* Whether a spare of its own waits. Any thread. */
+bool array_has_spare(struct array *array);
 void array_free(struct array *array); /* closes the drives, waits */
 /* Allocates all of BUFS without holding some while it waits for others. Waits. */
 void bufs_alloc(struct buf **bufs, unsigned n, uint32_t size);

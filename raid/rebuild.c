@@ -308,10 +308,12 @@ static void lane_fiber(void *arg)
 
 /* ---- giving way, and progress ---- */
 
+/* On the drives that the rebuild reads: those of the group. */
 static void others_look(const struct rebuild *r, uint64_t *commands, uint64_t *ns)
 {
+	struct map_home home = layout_map(&r->array->config, r->member->slot);
 	*commands = *ns = 0;
-	for (unsigned i = 0; i < r->array->config.members; i++) {
+	for (unsigned i = home.first; i < home.end; i++) {
 		const struct drive *drive = r->array->member[i].drive;
 		if (!drive)
 			continue;
@@ -688,7 +690,7 @@ static int rebuild_finish(struct rebuild *r)
 		mc->state = FORMAT_MEMBER_ACTIVE;
 		mc->map_id = mc->left = mc->rebuild_next = 0;
 		mc->changed = wall_ns();
-		missed_spread(array);
+		missed_spread(array, member->slot);
 		e = array_commit(array, NULL);
 		if (!e && mc->state != FORMAT_MEMBER_ACTIVE)
 			e = -ECANCELED;
@@ -730,7 +732,7 @@ static int copy_commit(struct rebuild *r)
 	*from = (struct member_config){.state = FORMAT_MEMBER_NONE};
 	pthread_mutex_unlock(&array->table);
 	r->member->incoming = r->target;
-	missed_spread(array);
+	missed_spread(array, r->member->slot);
 	int e = array_commit(array, NULL);
 	r->member->incoming = NULL;
 	if (!e && to->state != FORMAT_MEMBER_ACTIVE)

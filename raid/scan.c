@@ -96,7 +96,7 @@ struct glob_call {
  * of the helper thread that runs it.
  */
 #define ENTRIES_MOST 100000u
-#define PATHS_MOST 1024u
+#define PATHS_MOST 4096u
 static __thread unsigned entries_seen;
 
 static struct dirent *entry_read(void *dir)
@@ -252,6 +252,7 @@ static void examine_print(const struct super_found *f, FILE *out)
 	char text[40];
 	uuid_format(&c->uuid, text);
 	fprintf(out, "  array      %s %s\n", c->name, text);
+	fprintf(out, "  format     version %u, superblocks of %u bytes\n", c->version, super_bytes(c));
 	fprintf(out, "  level      %u, %u members, %u slots\n", c->level, c->members, c->slots);
 	uuid_format(&f->member, text);
 	fprintf(out, "  this drive slot %u %s, %llu bytes\n", f->slot, text, (unsigned long long)f->drive_bytes);
@@ -302,12 +303,12 @@ int drive_examine(const char *path, FILE *out, struct error *err)
 	fprintf(out, "%s: %s%s%s, %llu bytes\n", path, drive->model[0] ? drive->model : "drive",
 		drive->serial[0] ? " " : "", drive->serial, (unsigned long long)drive->bytes);
 	unsigned seen = 0;
-	struct buf *buf = buf_alloc(SUPER_BYTES);
-	for (unsigned copy = 0; copy < 2 && drive->bytes >= 2 * SUPER_ALIGN + SUPER_BYTES; copy++) {
+	struct buf *buf = buf_alloc(SUPER_BYTES_MOST);
+	for (unsigned copy = 0; copy < 2 && drive->bytes >= 2 * SUPER_ALIGN + SUPER_BYTES_MOST; copy++) {
 		uint64_t offset = super_offset(drive->bytes, copy);
 		char why[160];
 		fprintf(out, " superblock copy %u at %llu: ", copy, (unsigned long long)offset);
-		int e = drive_io(drive, DRIVE_OP_READ, offset, buf, SUPER_BYTES, false);
+		int e = drive_io(drive, DRIVE_OP_READ, offset, buf, SUPER_BYTES_MOST, false);
 		if (e) {
 			fprintf(out, "%s\n", strerror(-e));
 			continue;

@@ -58,7 +58,7 @@ static bool geometry_valid(const struct raid_config *c, unsigned i, char *why, s
 		return fault(why, size, "geometry %u: unknown code %u", i, g->code);
 	if (g->rotation != FORMAT_ROTATE_ROW)
 		return fault(why, size, "geometry %u: unknown rotation %u", i, g->rotation);
-	if (g->groups < 1 || g->groups > SUPER_MEMBERS || g->k < 1 || g->k > SUPER_MEMBERS || g->m >= SUPER_MEMBERS)
+	if (g->groups < 1 || g->groups > SUPER_SLOTS || g->k < 1 || g->k + g->m > RAID_GROUP_MAX)
 		return fault(why, size, "geometry %u: %u groups of %u+%u", i, g->groups, g->k, g->m);
 	if (g->groups * (g->k + g->m) > c->members)
 		return fault(why, size, "geometry %u: %u groups of %u+%u in %u members", i, g->groups, g->k, g->m,
@@ -128,7 +128,9 @@ bool config_valid(const struct raid_config *c, char *why, size_t size)
 		return fault(why, size, "bad array name");
 	if (c->level > 60)
 		return fault(why, size, "level %u", c->level);
-	if (c->members < 1 || c->members > SUPER_MEMBERS || c->slots < c->members || c->slots > SUPER_MEMBERS)
+	if (c->version < 1 || c->version > SUPER_VERSION)
+		return fault(why, size, "version %u", c->version);
+	if (c->members < 1 || c->slots < c->members || c->slots > config_slots_most(c))
 		return fault(why, size, "%u members in %u slots", c->members, c->slots);
 	if (c->member_bytes > most || c->log_bytes > most || c->log_offset > most || c->data_offset > most ||
 		c->data_bytes > most)
@@ -140,7 +142,7 @@ bool config_valid(const struct raid_config *c, char *why, size_t size)
 		c->data_offset + c->data_bytes + MEMBER_TAIL_BYTES > c->member_bytes)
 		return fault(why, size, "bad data zone");
 	if (c->log_groups < 1 || c->log_members > c->members || c->log_members % c->log_groups || c->log_copies < 1 ||
-		c->log_members / c->log_groups < c->log_copies)
+		c->log_members / c->log_groups < c->log_copies || c->log_members / c->log_groups > RAID_GROUP_MAX)
 		return fault(why, size, "%u log copies on %u members in %u groups", c->log_copies, c->log_members,
 			c->log_groups);
 	if (c->geometries < 1 || c->geometries > SUPER_GEOMETRIES)
@@ -148,14 +150,13 @@ bool config_valid(const struct raid_config *c, char *why, size_t size)
 	for (unsigned i = 0; i < c->geometries; i++)
 		if (!geometry_valid(c, i, why, size))
 			return false;
-	for (unsigned i = 0; i < SUPER_MEMBERS; i++) {
+	for (unsigned i = 0; i < c->slots; i++) {
 		const struct member_config *m = &c->member[i];
-		if (m->state > FORMAT_MEMBER_SPARE || (i >= c->slots && m->state != FORMAT_MEMBER_NONE))
+		if (m->state > FORMAT_MEMBER_SPARE)
 			return fault(why, size, "slot %u: state %u", i, m->state);
 		if (i < c->members && (m->state == FORMAT_MEMBER_NONE || m->state == FORMAT_MEMBER_SPARE))
 			return fault(why, size, "slot %u: state %u", i, m->state);
-		if (i >= c->members && i < c->slots && m->state != FORMAT_MEMBER_NONE &&
-			m->state != FORMAT_MEMBER_SPARE)
+		if (i >= c->members && m->state != FORMAT_MEMBER_NONE && m->state != FORMAT_MEMBER_SPARE)
 			return fault(why, size, "slot %u: state %u of a spare", i, m->state);
 		if (m->events > c->events)
 			return fault(why, size, "slot %u: from a later event", i);
@@ -165,13 +166,30 @@ bool config_valid(const struct raid_config *c, char *why, size_t size)
 
 /* ---- bytes ---- */
 
+uint32_t super_bytes(const struct raid_config *c)
+{
+	uint32_t bytes = SUPER_MEMBERS_AT + c->slots * (uint32_t)sizeof(struct format_member);
+	if (c->version == 1 || bytes < SUPER_BYTES_LEAST)
+		return SUPER_BYTES_LEAST;
+	return (bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1u);
+}
+
+/* A table of a superblock: where that of members and that of volumes lies depends on the version. */
+static void *table_of(const void *raw, uint32_t version, uint32_t at, uint32_t at_1)
+{
+	return (uint8_t *)(uintptr_t)raw + (version == 1 ? at_1 : at);
+}
+
 void super_encode(const struct raid_config *c, unsigned slot, unsigned copy, uint64_t drive_bytes, void *raw)
 {
 	struct format_super *s = raw;
-	memset(s, 0, sizeof(*s));
+	uint32_t bytes = super_bytes(c);
+	struct format_member *members = table_of(raw, c->version, SUPER_MEMBERS_AT, SUPER_MEMBERS_AT_1);
+	struct format_volume *volumes = table_of(raw, c->version, SUPER_VOLUMES_AT, SUPER_VOLUMES_AT_1);
+	memset(raw, 0, bytes);
 	memcpy(s->magic, SUPER_MAGIC, 8);
-	s->version = le32_put(SUPER_VERSION);
-	s->bytes = le32_put(SUPER_BYTES);
+	s->version = le32_put(c->version);
+	s->bytes = le32_put(bytes);
 	s->compat = le64_put(c->compat);
 	memcpy(s->array_uuid, c->uuid.b, 16);
 	memcpy(s->name, c->name, strlen(c->name));
@@ -213,7 +231,7 @@ void super_encode(const struct raid_config *c, unsigned slot, unsigned copy, uin
 	}
 	for (unsigned i = 0; i < c->slots; i++) {
 		const struct member_config *m = &c->member[i];
-		struct format_member *f = &s->member[i];
+		struct format_member *f = &members[i];
 		memcpy(f->uuid, m->uuid.b, 16);
 		f->state = m->state;
 		f->events = le64_put(m->events);
@@ -224,7 +242,7 @@ void super_encode(const struct raid_config *c, unsigned slot, unsigned copy, uin
 	}
 	for (unsigned i = 0; i < SUPER_VOLUMES; i++) {
 		const struct volume_config *v = &c->volume[i];
-		struct format_volume *f = &s->volume[i];
+		struct format_volume *f = &volumes[i];
 		if (!v->name[0])
 			continue;
 		memcpy(f->name, v->name, strlen(v->name));
@@ -236,12 +254,13 @@ void super_encode(const struct raid_config *c, unsigned slot, unsigned copy, uin
 		f->log_chunks = le64_put(v->log_chunks);
 		f->created = le64_put(v->created);
 	}
-	s->checksum = le64_put(checksum64(s, sizeof(*s), 0));
+	s->checksum = le64_put(checksum64(raw, bytes, 0));
 }
 
 static void config_from(const struct format_super *s, struct raid_config *c)
 {
 	memset(c, 0, sizeof(*c));
+	c->version = le32_get(s->version);
 	c->compat = le64_get(s->compat);
 	memcpy(c->uuid.b, s->array_uuid, 16);
 	memcpy(c->name, s->name, SUPER_NAME);
@@ -277,8 +296,11 @@ static void config_from(const struct format_super *s, struct raid_config *c)
 		g->stripes = le64_get(f->stripes);
 		g->member_offset = le64_get(f->member_offset);
 	}
-	for (unsigned i = 0; i < SUPER_MEMBERS; i++) {
-		const struct format_member *f = &s->member[i];
+	const struct format_member *members = table_of(s, c->version, SUPER_MEMBERS_AT, SUPER_MEMBERS_AT_1);
+	const struct format_volume *volumes = table_of(s, c->version, SUPER_VOLUMES_AT, SUPER_VOLUMES_AT_1);
+	unsigned most = config_slots_most(c);
+	for (unsigned i = 0; i < c->slots && i < most; i++) {
+		const struct format_member *f = &members[i];
 		struct member_config *m = &c->member[i];
 		memcpy(m->uuid.b, f->uuid, 16);
 		m->state = f->state;
@@ -289,7 +311,7 @@ static void config_from(const struct format_super *s, struct raid_config *c)
 		m->left = le64_get(f->left);
 	}
 	for (unsigned i = 0; i < SUPER_VOLUMES; i++) {
-		const struct format_volume *f = &s->volume[i];
+		const struct format_volume *f = &volumes[i];
 		struct volume_config *v = &c->volume[i];
 		memcpy(v->name, f->name, SUPER_NAME);
 		v->name[RAID_NAME_MAX] = 0;
@@ -310,21 +332,25 @@ enum super_verdict super_decode(
 	why[0] = 0;
 	if (memcmp(s->magic, SUPER_MAGIC, 8) != 0)
 		return SUPER_NONE;
-	struct format_super *work = malloc(sizeof(*work));
+	uint32_t version = le32_get(s->version), bytes = le32_get(s->bytes);
+	if (bytes < SUPER_BYTES_LEAST || bytes > SUPER_BYTES_MOST || bytes % BLOCK_BYTES) {
+		fault(why, size, "superblock of version %u with %u bytes", version, bytes);
+		return SUPER_DAMAGED;
+	}
+	struct format_super *work = malloc(bytes);
 	if (!work) {
 		fault(why, size, "out of memory");
 		return SUPER_DAMAGED;
 	}
 	enum super_verdict verdict = SUPER_DAMAGED;
-	memcpy(work, s, sizeof(*work));
+	memcpy(work, s, bytes);
 	work->checksum = le64_put(0);
-	if (le64_get(s->checksum) != checksum64(work, sizeof(*work), 0)) {
+	if (le64_get(s->checksum) != checksum64(work, bytes, 0)) {
 		fault(why, size, "superblock with a wrong checksum");
 		goto out;
 	}
-	if (le32_get(s->version) != SUPER_VERSION || le32_get(s->bytes) != SUPER_BYTES || le64_get(s->incompat) ||
-		le64_get(s->ro)) {
-		fault(why, size, "superblock of a newer version (%u, incompat 0x%llx, ro 0x%llx)", le32_get(s->version),
+	if (version > SUPER_VERSION || le64_get(s->incompat) || le64_get(s->ro)) {
+		fault(why, size, "superblock of a newer version (%u, incompat 0x%llx, ro 0x%llx)", version,
 			(unsigned long long)le64_get(s->incompat), (unsigned long long)le64_get(s->ro));
 		verdict = SUPER_NEWER;
 		goto out;
@@ -337,6 +363,10 @@ enum super_verdict super_decode(
 	}
 	if (!config_valid(c, why, size))
 		goto out;
+	if (super_bytes(c) != bytes) {
+		fault(why, size, "%u slots in a superblock of %u bytes", c->slots, bytes);
+		goto out;
+	}
 	found->slot = le16_get(s->slot);
 	memcpy(found->member.b, s->member_uuid, 16);
 	found->drive_bytes = le64_get(s->drive_bytes);
@@ -353,7 +383,7 @@ enum super_verdict super_decode(
 	work->slot = le16_put(0);
 	work->copy = 0;
 	work->drive_bytes = le64_put(0);
-	found->common = checksum64(work, sizeof(*work), 0);
+	found->common = checksum64(work, bytes, 0);
 	verdict = SUPER_VALID;
 out:
 	free(work);
@@ -364,16 +394,16 @@ int super_read(struct drive *drive, struct super_found *found, enum super_verdic
 {
 	*verdict = SUPER_NONE;
 	why[0] = 0;
-	if (drive->bytes < 2 * SUPER_ALIGN + SUPER_BYTES)
+	if (drive->bytes < 2 * SUPER_ALIGN + SUPER_BYTES_MOST)
 		return 0;
 	struct super_found *one = malloc(sizeof(*one));
 	if (!one)
 		return -ENOMEM;
-	struct buf *buf = buf_alloc(SUPER_BYTES);
+	struct buf *buf = buf_alloc(SUPER_BYTES_MOST);
 	int error = 0;
 	for (unsigned copy = 0; copy < 2; copy++) {
 		char text[160];
-		int r = drive_io(drive, DRIVE_OP_READ, super_offset(drive->bytes, copy), buf, SUPER_BYTES, false);
+		int r = drive_io(drive, DRIVE_OP_READ, super_offset(drive->bytes, copy), buf, SUPER_BYTES_MOST, false);
 		if (r) {
 			error = r;
 			continue;

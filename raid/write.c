@@ -173,25 +173,32 @@ int volume_write_rows(struct volume *volume, uint64_t stripe, uint32_t row, uint
 	return r;
 }
 
+/* The flush of one member. */
+struct flush {
+	struct drive_req req;
+	uint64_t upto;
+	bool asked;
+};
+#define FLUSHES_STACK 64u /* of more members they are on the heap */
+
 int volume_flush(struct volume *volume)
 {
 	struct array *array = volume->array;
 	unsigned members = array->config.members;
 	if (array_stopped(array))
 		return -ENODEV;
-	struct drive_req reqs[RAID_MEMBERS_MAX];
-	uint64_t upto[RAID_MEMBERS_MAX];
+	struct flush few[FLUSHES_STACK], *list = members > FLUSHES_STACK ? malloc(members * sizeof(*list)) : few;
+	if (!list)
+		return -ENOMEM;
 	struct drive_batch batch;
-	uint64_t asked = 0;
 	unsigned gate = gate_enter(array);
 	bool settles = recent_flush_begin(array);
 	batch_init(&batch);
 	for (unsigned i = 0; i < members; i++) {
 		struct member *member = &array->member[i];
-		if (!member_writable(member) || !drive_flush_needed(member->drive, &upto[i]))
-			continue;
-		batch_flush(&batch, &reqs[i], member->drive);
-		asked |= 1ull << i;
+		list[i].asked = member_writable(member) && drive_flush_needed(member->drive, &list[i].upto);
+		if (list[i].asked)
+			batch_flush(&batch, &list[i].req, member->drive);
 	}
 	batch_wait(&batch);
 	int r = 0;
@@ -199,20 +206,22 @@ int volume_flush(struct volume *volume)
 	for (unsigned i = 0; i < members; i++) {
 		struct member *member = &array->member[i];
 		int e = 0;
-		if (asked & 1ull << i) {
-			e = write_ended(member, reqs[i].error);
-			if (!reqs[i].error)
-				drive_flush_ended(member->drive, upto[i]);
+		if (list[i].asked) {
+			e = write_ended(member, list[i].req.error);
+			if (!list[i].req.error)
+				drive_flush_ended(member->drive, list[i].upto);
 		} else if (!member_writable(member)) {
 			e = member_settle(member);
 		}
-		well = well && !((asked & 1ull << i) && reqs[i].error);
+		well = well && !(list[i].asked && list[i].req.error);
 		if (e && r != -ENODEV)
 			r = e;
 	}
 	if (settles)
 		recent_flush_end(array, well);
 	gate_leave(array, gate);
+	if (list != few)
+		free(list);
 	return r;
 }
 
@@ -233,7 +242,7 @@ int volume_discard(struct volume *volume, uint64_t stripe, uint64_t count)
 			 to = (end + g->groups - 1 - group) / g->groups;
 		if (from >= to)
 			continue;
-		struct drive_req reqs[RAID_MEMBERS_MAX];
+		struct drive_req reqs[CODE_WIDTH_MAX];
 		struct drive_batch batch;
 		batch_init(&batch);
 		for (unsigned i = 0; i < width; i++) {
@@ -267,7 +276,7 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 	unsigned copy = 0; /* of the piece at BLOCK, where the next round begins */
 	while (left && !r) {
 		struct drive_req reqs[LOG_REQS];
-		uint8_t slots[LOG_REQS];
+		uint16_t slots[LOG_REQS];
 		bool skipped[LOG_REQS];
 		unsigned used = 0;
 		struct drive_batch batch;
@@ -280,7 +289,7 @@ int volume_log_write(struct volume *volume, uint64_t block, const struct slice *
 				struct place place = layout_log(c, volume->log_first + block / chunk_blocks, copy);
 				struct member *member = &array->member[place.slot];
 				struct slice_cursor piece = cursor;
-				slots[used] = (uint8_t)place.slot;
+				slots[used] = (uint16_t)place.slot;
 				skipped[used] = !member_writable(member);
 				if (!skipped[used])
 					batch_io(&batch, &reqs[used], member->drive, DRIVE_OP_WRITE,
@@ -325,7 +334,7 @@ int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const 
 	struct slice_cursor cursor = slice_cursor_at(to, n);
 	while (left && !r) {
 		struct drive_req reqs[LOG_REQS];
-		uint8_t slots[LOG_REQS];
+		uint16_t slots[LOG_REQS];
 		unsigned used = 0;
 		struct drive_batch batch;
 		batch_init(&batch);
@@ -339,7 +348,7 @@ int volume_log_read(struct volume *volume, uint64_t block, unsigned copy, const 
 				r = -EIO;
 				break;
 			}
-			slots[used] = (uint8_t)place.slot;
+			slots[used] = (uint16_t)place.slot;
 			struct slice_cursor piece = cursor;
 			batch_io(&batch, &reqs[used++], member->drive, DRIVE_OP_READ,
 				place.offset + (uint64_t)at * BLOCK_BYTES, (uint64_t)blocks * BLOCK_BYTES, &piece,

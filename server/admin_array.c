@@ -81,7 +81,7 @@ static json_t *array_json(struct admin *admin, struct storage_array *sa)
 		admin_put_number(object, "free_bytes", status->free_bytes);
 		admin_put(object, "rebuild", admin_rebuild_json(&status->rebuild));
 		admin_put(object, "scrub", admin_scrub_json(&status->scrub));
-		for (unsigned i = 0; i < status->slots && i < RAID_MEMBERS_MAX; i++)
+		for (unsigned i = 0; i < status->slots && i < RAID_DRIVES_MAX; i++)
 			if (status->member[i].state != MEMBER_NONE)
 				json_array_append_new(members, member_json(status, i));
 		free(status);

@@ -133,9 +133,9 @@ static int array_create_run(struct cli *cli)
 		return cli_usage(cli, "--level %s is not valid; expected 0, 1, 5, 6, 10, 50 or 60", cli->level);
 	if (cli->groups) {
 		groups = strtoul(cli->groups, &end, 10);
-		if (*end || end == cli->groups || cli->groups[0] == '-' || groups < 1 || groups > RAID_MEMBERS_MAX)
+		if (*end || end == cli->groups || cli->groups[0] == '-' || groups < 1 || groups > RAID_DRIVES_MAX)
 			return cli_usage(cli, "--groups %s is not valid; expected a number from 1 to %u", cli->groups,
-				RAID_MEMBERS_MAX);
+				RAID_DRIVES_MAX);
 	}
 	if (cli->strip && (size_parse(cli->strip, &strip) < 0 || !strip || strip > UINT32_MAX))
 		return cli_usage(cli, "--strip %s is not a size; expected one such as 64KiB", cli->strip);

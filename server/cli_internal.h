@@ -6,7 +6,7 @@
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
-#define CLI_LIST_MAX 256
+#define CLI_LIST_MAX 1024
 
 struct cli_command;
 struct cli {

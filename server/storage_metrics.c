@@ -163,7 +163,7 @@ static void array_gather(struct gathering *g, struct storage_array *sa, struct a
 	sample->stopped = status->stopped;
 	sample->data_bytes = status->data_bytes;
 	sample->free_bytes = status->free_bytes;
-	for (unsigned i = 0; i < status->members && i < RAID_MEMBERS_MAX; i++)
+	for (unsigned i = 0; i < status->members && i < RAID_DRIVES_MAX; i++)
 		if ((unsigned)status->member[i].state <= MEMBER_SPARE)
 			sample->members[status->member[i].state]++;
 	list_push_back(&g->arrays, &sample->node);

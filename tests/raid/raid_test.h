@@ -22,13 +22,13 @@
 
 #include "raid/raid_internal.h"
 
-#define TEST_DRIVES_MAX 12
+#define TEST_DRIVES_MAX 12 /* of most tests */
 #define TEST_DRIVE_BYTES (32ull << 20)
 
 struct raid_test {
 	char dir[128];
-	char path[TEST_DRIVES_MAX][200];
-	const char *paths[TEST_DRIVES_MAX];
+	char (*path)[200];
+	const char **paths;
 	unsigned count;
 };
 
@@ -56,8 +56,8 @@ static char test_failure[600];
 		int check_r_ = (call);                                                                                 \
 		if (check_r_) {                                                                                        \
 			if (!test_failure[0])                                                                          \
-				snprintf(test_failure, sizeof(test_failure), "%s:%d: %s: %d %s", __FILE__, __LINE__,   \
-					#call, check_r_, (err).text);                                                  \
+				snprintf(test_failure, sizeof(test_failure), "%s:%d: %s: %d %.400s", __FILE__,         \
+					__LINE__, #call, check_r_, (err).text);                                        \
 			return;                                                                                        \
 		}                                                                                                      \
 	} while (0)
@@ -90,6 +90,8 @@ __attribute__((noinline, unused)) static void raid_test_drives(
 	if (!mkdtemp(t->dir))
 		abort();
 	t->count = count;
+	t->path = calloc(count, sizeof(*t->path));
+	t->paths = calloc(count, sizeof(*t->paths));
 	for (unsigned i = 0; i < count; i++) {
 		snprintf(t->path[i], sizeof(t->path[i]), "%s%s/d%02u", prefix, t->dir, i);
 		t->paths[i] = t->path[i];
@@ -110,6 +112,8 @@ static inline void raid_test_remove(struct raid_test *t)
 	for (unsigned i = 0; i < t->count; i++)
 		unlink(raid_test_file(t->path[i]));
 	rmdir(t->dir);
+	free(t->path);
+	free((void *)t->paths);
 }
 
 static inline int raid_test_create(struct raid_test *t, unsigned level, uint32_t strip, struct error *err)

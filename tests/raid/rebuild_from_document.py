@@ -42,13 +42,15 @@ class Super:
             g = raw[512 + 64 * i:576 + 64 * i]
             self.geometry.append(dict(code=g[4], groups=u(g, 6, 2), k=u(g, 8, 2), m=u(g, 10, 2), strip=u(g, 12, 4),
                                       first=u(g, 16, 8), stripes=u(g, 24, 8), offset=u(g, 32, 8)))
+        first = u(raw, 16, 4) == 1  # "Version 1"
+        members, volumes = (1536, 5632) if first else (5632, 1536)
         self.table = []
-        for i in range(64):
-            e = raw[1536 + 64 * i:1600 + 64 * i]
+        for i in range(u(raw, 202, 2)):
+            e = raw[members + 64 * i:members + 64 * i + 64]
             self.table.append(dict(uuid=e[0:16], state=e[16], events=u(e, 24, 8)))
         self.volumes = {}
         for i in range(32):
-            v = raw[5632 + 128 * i:5760 + 128 * i]
+            v = raw[volumes + 128 * i:volumes + 128 * i + 128]
             name = v[0:32].rstrip(b"\0").decode()
             if name:
                 self.volumes[name] = dict(first=u(v, 56, 8), stripes=u(v, 64, 8), log_first=u(v, 72, 8), log_chunks=u(v, 80, 8))
@@ -60,9 +62,13 @@ def super_of(image):
     best = None
     for at in (65536, end - 65536):
         image.seek(at)
-        raw = image.read(16384)
-        if len(raw) != 16384 or raw[0:8] != b"FurrowAr" or u(raw, 16, 4) != 1 or u(raw, 20, 4) != 16384 or u(raw, 24, 8):
+        raw = image.read(65536)
+        if len(raw) != 65536 or raw[0:8] != b"FurrowAr" or u(raw, 16, 4) not in (1, 2) or u(raw, 24, 8):
             continue
+        size = u(raw, 20, 4)
+        if size not in range(16384, 65537, 4096) or (u(raw, 16, 4) == 1 and size != 16384):
+            continue
+        raw = raw[:size]
         if xxhash and xxhash.xxh3_64_intdigest(raw[0:8] + bytes(8) + raw[16:]) != u(raw, 8, 8):
             continue
         s = Super(raw)
@@ -141,8 +147,8 @@ class Array:
         # "Rules of writing": who may be used
         self.image = {}
         for s, image, path in found:
-            entry = top.table[s.slot]
-            good = s.array == top.array and entry["uuid"] == s.member and entry["state"] == ACTIVE and s.events >= entry["events"]
+            entry = top.table[s.slot] if s.slot < len(top.table) else None
+            good = entry and s.array == top.array and entry["uuid"] == s.member and entry["state"] == ACTIVE and s.events >= entry["events"]
             print("%s: slot %d, event %d%s" % (path, s.slot, s.events, "" if good else ", left out"), file=sys.stderr)
             if good:
                 self.image[s.slot] = image

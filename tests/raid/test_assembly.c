@@ -336,7 +336,7 @@ static void damage_body(void *arg)
 	struct raid_test t;
 	struct error err = {0};
 	struct array *array;
-	static const uint8_t junk[SUPER_BYTES] = "FurrowAr junk";
+	static const uint8_t junk[SUPER_BYTES_LEAST] = "FurrowAr junk";
 	raid_test_drives(&t, 4, TEST_DRIVE_BYTES, "");
 	CHECK_OK(raid_test_create(&t, 6, 0, &err), err);
 	/* one copy is enough */

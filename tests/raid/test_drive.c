@@ -173,7 +173,7 @@ static void scan_body(void *arg)
 	CHECK(unlink(path) == 0);
 
 	/* too many paths; too many entries on the way to none */
-	for (unsigned i = 0; i < 1100; i++) {
+	for (unsigned i = 0; i < 4200; i++) {
 		snprintf(path, sizeof(path), "%s/x%04u", t.dir, i);
 		CHECK(mkdir(path, 0700) == 0);
 	}
@@ -184,7 +184,7 @@ static void scan_body(void *arg)
 	snprintf(pattern, sizeof(pattern), "%s/*/../*/../*/../none", t.dir);
 	CHECK(raid_scan(many, 1, &scan, &err) == -E2BIG);
 	CHECK(scan.count == 0 && !scan.drive);
-	for (unsigned i = 0; i < 1100; i++) {
+	for (unsigned i = 0; i < 4200; i++) {
 		snprintf(path, sizeof(path), "%s/x%04u", t.dir, i);
 		CHECK(rmdir(path) == 0);
 	}

@@ -9,7 +9,7 @@
 
 #include "tests/raid/raid_test.h"
 
-static const char *drives[RAID_MEMBERS_MAX];
+static const char *drives[RAID_GROUP_MAX];
 static unsigned drive_count;
 
 /* The sum of reads and writes that the block layer has counted for the drive's block device. */
@@ -47,7 +47,7 @@ static void drives_body(void *arg)
 	struct error err = {0};
 	struct array *array, *other;
 	struct volume *v;
-	uint64_t before[RAID_MEMBERS_MAX];
+	uint64_t before[RAID_GROUP_MAX];
 	unsigned n = drive_count;
 	struct array_create create = {.name = "a0", .level = 6, .drives = drives, .count = n, .force = true};
 	for (unsigned i = 0; i < n; i++)
@@ -148,7 +148,7 @@ int main(void)
 {
 	char *list = getenv("FURROW_TEST_DRIVES");
 	char *copy = list ? strdup(list) : NULL, *save = NULL;
-	for (char *p = copy ? strtok_r(copy, " ", &save) : NULL; p && drive_count < RAID_MEMBERS_MAX;
+	for (char *p = copy ? strtok_r(copy, " ", &save) : NULL; p && drive_count < RAID_GROUP_MAX;
 		p = strtok_r(NULL, " ", &save))
 		drives[drive_count++] = p;
 	const struct CMUnitTest tests[] = {cmocka_unit_test(test_drives_real)};

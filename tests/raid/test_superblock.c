@@ -2,11 +2,13 @@
  * Superblocks: round trip; every flipped bit is noticed; and what has a right checksum but wrong content
  * (a hostile drive) is refused or harmless: whatever is taken must satisfy all the rules that the rest relies on.
  */
+#include "tests/raid/fuzz_member.h"
 #include "tests/raid/raid_test.h"
 
 static void config_sample(struct raid_config *c)
 {
 	memset(c, 0, sizeof(*c));
+	c->version = SUPER_VERSION;
 	uuid_make(&c->uuid);
 	snprintf(c->name, sizeof(c->name), "array-1");
 	c->events = 77;
@@ -62,15 +64,32 @@ static void config_sample(struct raid_config *c)
 	c->volume[3].created = 3;
 }
 
-static void test_round_trip(void **state)
+/* The same array with GROUPS groups of WIDTH, in which each drive has room for as much, and SPARES. */
+static void config_widen(struct raid_config *c, unsigned groups, unsigned width, unsigned spares)
 {
-	(void)state;
-	struct raid_config *c = calloc(1, sizeof(*c));
+	for (unsigned e = 0; e < 2; e++) {
+		c->geometry[e].groups = groups;
+		c->geometry[e].k = width - 2;
+	}
+	c->level = 60;
+	c->members = c->log_members = groups * width;
+	c->log_groups = groups;
+	c->slots = c->members + spares;
+	for (unsigned i = 5; i < c->slots; i++) {
+		uuid_make(&c->member[i].uuid);
+		c->member[i].state = i < c->members ? FORMAT_MEMBER_ACTIVE : FORMAT_MEMBER_SPARE;
+		c->member[i].events = i % 70;
+		c->member[i].left = i;
+	}
+}
+
+static void round_trip(struct raid_config *c, uint32_t bytes)
+{
 	struct super_found *f = calloc(1, sizeof(*f));
-	uint8_t *raw = malloc(SUPER_BYTES), *again = malloc(SUPER_BYTES);
+	uint8_t *raw = calloc(1, SUPER_BYTES_MOST), *again = calloc(1, SUPER_BYTES_MOST);
 	char why[160];
-	config_sample(c);
-	for (unsigned slot = 0; slot < 6; slot++) {
+	assert_int_equal(super_bytes(c), bytes);
+	for (unsigned slot = 0; slot < c->slots; slot++) {
 		super_encode(c, slot, slot & 1, 33ull << 20, raw);
 		enum super_verdict v = super_decode(raw, 33ull << 20, f, why, sizeof(why));
 		if (v != SUPER_VALID)
@@ -79,7 +98,7 @@ static void test_round_trip(void **state)
 		assert_int_equal(f->drive_bytes, 33ull << 20);
 		assert_memory_equal(&f->config, c, sizeof(*c));
 		super_encode(&f->config, f->slot, slot & 1, f->drive_bytes, again);
-		assert_memory_equal(raw, again, SUPER_BYTES);
+		assert_memory_equal(raw, again, bytes);
 	}
 	/* what is common to all members has one checksum, and another one when anything differs */
 	uint64_t common = f->common;
@@ -90,52 +109,145 @@ static void test_round_trip(void **state)
 	super_encode(c, 0, 1, 40ull << 20, raw);
 	assert_int_equal(super_decode(raw, 40ull << 20, f, why, sizeof(why)), SUPER_VALID);
 	assert_false(f->common == common);
-	free(c);
 	free(f);
 	free(raw);
 	free(again);
+}
+
+static void test_round_trip(void **state)
+{
+	(void)state;
+	struct raid_config *c = calloc(1, sizeof(*c));
+	config_sample(c);
+	round_trip(c, 16384);
+	config_sample(c);
+	c->version = 1;
+	round_trip(c, 16384);
+	config_sample(c);
+	config_widen(c, 2, 64, 40); /* 168 slots, which is what the least one has room for */
+	round_trip(c, 16384);
+	config_sample(c);
+	config_widen(c, 2, 64, 41);
+	round_trip(c, 20480);
+	config_sample(c);
+	config_widen(c, 14, 64, 40);
+	round_trip(c, 65536);
+	free(c);
+}
+
+/* What is too much for a group, for the table, and for version 1. */
+static void test_bounds(void **state)
+{
+	(void)state;
+	struct raid_config *c = calloc(1, sizeof(*c));
+	char why[160];
+	config_sample(c);
+	config_widen(c, 2, 64, 0);
+	assert_true(config_valid(c, why, sizeof(why)));
+	c->version = 1;
+	assert_false(config_valid(c, why, sizeof(why)));
+	c->version = SUPER_VERSION + 1;
+	assert_false(config_valid(c, why, sizeof(why)));
+	config_sample(c);
+	config_widen(c, 2, 65, 0);
+	assert_false(config_valid(c, why, sizeof(why)));
+	config_sample(c);
+	config_widen(c, 14, 64, 0);
+	c->log_groups = 7; /* 128 members share the chunks of one group */
+	assert_false(config_valid(c, why, sizeof(why)));
+	c->log_groups = 14;
+	assert_true(config_valid(c, why, sizeof(why)));
+	c->slots = SUPER_SLOTS + 1;
+	assert_false(config_valid(c, why, sizeof(why)));
+	struct geometry g = {0};
+	assert_int_equal(level_geometry(60, 128, 2, &g, why, sizeof(why)), 0);
+	assert_int_equal(g.k, 62);
+	assert_int_equal(level_geometry(60, 130, 2, &g, why, sizeof(why)), -EINVAL);
+	assert_non_null(strstr(why, "more than 64"));
+	assert_int_equal(level_geometry(6, 64, 0, &g, why, sizeof(why)), 0);
+	assert_int_equal(level_geometry(6, 65, 0, &g, why, sizeof(why)), -EINVAL);
+	assert_int_equal(level_geometry(1, 65, 0, &g, why, sizeof(why)), -EINVAL);
+	assert_int_equal(level_geometry(10, 936, 0, &g, why, sizeof(why)), 0);
+	assert_int_equal(g.groups, 468);
+	free(c);
+}
+
+/* The map of what a member missed is with its group; in version 1 with all. */
+static void test_map_places(void **state)
+{
+	(void)state;
+	struct raid_config *c = calloc(1, sizeof(*c));
+	config_sample(c);
+	config_widen(c, 3, 20, 2);
+	struct map_home home = layout_map(c, 59);
+	assert_true(home.first == 40 && home.end == 60 && home.index == 19);
+	home = layout_map(c, 20);
+	assert_true(home.first == 20 && home.end == 40 && home.index == 0);
+	c->version = 1;
+	home = layout_map(c, 59);
+	assert_true(home.first == 0 && home.end == 60 && home.index == 59);
+	free(c);
+}
+
+static void bit_flips(struct raid_config *c)
+{
+	struct super_found *f = calloc(1, sizeof(*f));
+	uint8_t *raw = calloc(1, SUPER_BYTES_MOST), *newer = calloc(1, SUPER_BYTES_MOST),
+		*torn = malloc(SUPER_BYTES_MOST);
+	uint32_t bytes = super_bytes(c);
+	char why[160];
+	uint64_t seed = 3;
+	super_encode(c, 1, 0, 33ull << 20, raw);
+	for (unsigned i = 0; i < 3000; i++) {
+		uint64_t bit = i < 1024 ? i : test_random(&seed) % (bytes * 8);
+		raw[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+		assert_int_not_equal(super_decode(raw, 33ull << 20, f, why, sizeof(why)), SUPER_VALID);
+		raw[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+	}
+	/* torn: only a part of a newer one arrived, which differs in the head and in the last members */
+	c->events++;
+	c->volume[3].stripes++;
+	c->member[c->slots - 1].changed++;
+	super_encode(c, 1, 0, 33ull << 20, newer);
+	for (unsigned cut = 512; cut < bytes; cut += 512) {
+		memcpy(torn, raw, SUPER_BYTES_MOST);
+		memcpy(torn, newer, cut);
+		if (memcmp(torn, newer, bytes) != 0)
+			assert_int_equal(super_decode(torn, 33ull << 20, f, why, sizeof(why)), SUPER_DAMAGED);
+	}
+	/* and one that has become longer */
+	unsigned slots = c->slots;
+	while (c->slots < SUPER_SLOTS && super_bytes(c) == bytes)
+		c->member[c->slots++] = (struct member_config){.state = FORMAT_MEMBER_NONE};
+	if (super_bytes(c) > bytes) {
+		super_encode(c, 1, 0, 33ull << 20, newer);
+		memcpy(torn, raw, SUPER_BYTES_MOST);
+		memcpy(torn, newer, bytes);
+		torn[bytes] = 1; /* what lay behind the old one */
+		assert_int_equal(super_decode(torn, 33ull << 20, f, why, sizeof(why)), SUPER_DAMAGED);
+		assert_int_equal(super_decode(newer, 33ull << 20, f, why, sizeof(why)), SUPER_VALID);
+		assert_int_equal(f->config.slots, c->slots);
+	}
+	c->slots = slots;
+	free(newer);
+	free(torn);
+	free(f);
+	free(raw);
 }
 
 static void test_bit_flips(void **state)
 {
 	(void)state;
 	struct raid_config *c = calloc(1, sizeof(*c));
-	struct super_found *f = calloc(1, sizeof(*f));
-	uint8_t *raw = malloc(SUPER_BYTES);
-	char why[160];
-	uint64_t seed = 3;
 	config_sample(c);
-	super_encode(c, 1, 0, 33ull << 20, raw);
-	for (unsigned i = 0; i < 3000; i++) {
-		uint64_t bit = i < 1024 ? i : test_random(&seed) % (SUPER_BYTES * 8);
-		raw[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-		assert_int_not_equal(super_decode(raw, 33ull << 20, f, why, sizeof(why)), SUPER_VALID);
-		raw[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-	}
-	/* torn: only a part of a newer one arrived */
-	uint8_t *newer = malloc(SUPER_BYTES);
-	c->events++;
-	c->volume[3].stripes++;
-	super_encode(c, 1, 0, 33ull << 20, newer);
-	for (unsigned cut = 512; cut < SUPER_BYTES; cut += 512) {
-		uint8_t *torn = malloc(SUPER_BYTES);
-		memcpy(torn, raw, SUPER_BYTES);
-		memcpy(torn, newer, cut);
-		if (memcmp(torn, newer, SUPER_BYTES) != 0)
-			assert_int_equal(super_decode(torn, 33ull << 20, f, why, sizeof(why)), SUPER_DAMAGED);
-		free(torn);
-	}
-	free(newer);
+	bit_flips(c);
+	config_sample(c);
+	config_widen(c, 4, 50, 3);
+	bit_flips(c);
+	config_sample(c);
+	c->version = 1;
+	bit_flips(c);
 	free(c);
-	free(f);
-	free(raw);
-}
-
-static void checksum_fix(uint8_t *raw)
-{
-	struct format_super *s = (struct format_super *)(void *)raw;
-	s->checksum = le64_put(0);
-	s->checksum = le64_put(checksum64(s, sizeof(*s), 0));
 }
 
 /* What the rest of raid/ computes from a superblock must stay inside of the drive. */
@@ -158,22 +270,19 @@ static void places_check(const struct raid_config *c)
 	(void)config_viable(c);
 }
 
-static void test_hostile(void **state)
+static void hostile(struct raid_config *c)
 {
-	(void)state;
-	struct raid_config *c = calloc(1, sizeof(*c));
 	struct super_found *f = calloc(1, sizeof(*f));
-	uint8_t *good = malloc(SUPER_BYTES), *raw = malloc(SUPER_BYTES);
+	uint8_t *good = calloc(1, SUPER_BYTES_MOST), *raw = malloc(SUPER_BYTES_MOST);
 	char why[160];
 	uint64_t seed = 4;
 	unsigned taken = 0;
 	static const uint64_t nasty[] = {0, 1, 2, 63, 64, 65, 255, 0xffff, 0x10000, 0x7fffffff, 0xffffffff, 1ull << 32,
 		1ull << 52, 1ull << 63, UINT64_MAX, UINT64_MAX - 4095};
-	config_sample(c);
 	super_encode(c, 1, 0, 33ull << 20, good);
 	print_message("seed %llu\n", (unsigned long long)seed);
 	for (unsigned i = 0; i < 20000; i++) {
-		memcpy(raw, good, SUPER_BYTES);
+		memcpy(raw, good, SUPER_BYTES_MOST);
 		for (uint64_t n = test_random(&seed) % 3 + 1; n; n--) {
 			/* the tables in use, mostly */
 			uint64_t r = test_random(&seed) % 8;
@@ -188,7 +297,7 @@ static void test_hostile(void **state)
 				memcpy(raw + (at & ~(size_t)7), &v, 8);
 			}
 		}
-		checksum_fix(raw);
+		fuzz_super_sign(raw);
 		if (super_decode(raw, 33ull << 20, f, why, sizeof(why)) == SUPER_VALID) {
 			taken++;
 			assert_true(config_valid(&f->config, why, sizeof(why)));
@@ -198,10 +307,23 @@ static void test_hostile(void **state)
 		}
 	}
 	assert_true(taken > 0 && taken < 20000);
-	free(c);
 	free(f);
 	free(good);
 	free(raw);
+}
+
+static void test_hostile(void **state)
+{
+	(void)state;
+	struct raid_config *c = calloc(1, sizeof(*c));
+	config_sample(c);
+	hostile(c);
+	config_widen(c, 3, 64, 5);
+	hostile(c);
+	config_sample(c);
+	c->version = 1;
+	hostile(c);
+	free(c);
 }
 
 static void test_newer_version(void **state)
@@ -209,21 +331,28 @@ static void test_newer_version(void **state)
 	(void)state;
 	struct raid_config *c = calloc(1, sizeof(*c));
 	struct super_found *f = calloc(1, sizeof(*f));
-	uint8_t *raw = malloc(SUPER_BYTES);
+	uint8_t *raw = calloc(1, SUPER_BYTES_MOST);
 	struct format_super *s = (struct format_super *)(void *)raw;
 	char why[160];
 	config_sample(c);
 	super_encode(c, 1, 0, 33ull << 20, raw);
 	s->incompat = le64_put(4);
-	checksum_fix(raw);
+	fuzz_super_sign(raw);
 	assert_int_equal(super_decode(raw, 33ull << 20, f, why, sizeof(why)), SUPER_NEWER);
 	super_encode(c, 1, 0, 33ull << 20, raw);
 	s->compat = le64_put(4);
-	checksum_fix(raw);
+	fuzz_super_sign(raw);
 	assert_int_equal(super_decode(raw, 33ull << 20, f, why, sizeof(why)), SUPER_VALID);
 	assert_int_equal(f->config.compat, 4); /* kept when it is written again */
 	super_encode(c, 1, 0, 33ull << 20, raw);
 	assert_int_equal(super_decode(raw, 31ull << 20, f, why, sizeof(why)), SUPER_DAMAGED);
+	/* a version to come, of another size */
+	super_encode(c, 1, 0, 33ull << 20, raw);
+	s->version = le32_put(SUPER_VERSION + 1);
+	s->bytes = le32_put(40960);
+	fuzz_super_sign(raw);
+	assert_int_equal(super_decode(raw, 33ull << 20, f, why, sizeof(why)), SUPER_NEWER);
+	assert_non_null(strstr(why, "newer version (3"));
 	free(c);
 	free(f);
 	free(raw);
@@ -292,6 +421,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_bounds),
+		cmocka_unit_test(test_map_places),
 		cmocka_unit_test(test_bit_flips),
 		cmocka_unit_test(test_hostile),
 		cmocka_unit_test(test_newer_version),
