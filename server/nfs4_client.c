@@ -402,7 +402,7 @@ int nfs4_clients_init(const struct exports *exports)
 {
 	list_init(&t->list);
 	t->count = 0;
-	t->boot = (uint32_t)(wall_ns() / NSEC_PER_SEC);
+	t->boot = (uint32_t)(wall_ns() >> 20); /* milliseconds: no two starts have the same */
 	t->next_client = t->next_session = 0;
 	server_name(exports);
 	struct htable *tables[] = {&t->clients, &t->owners, &t->sessions, &t->backs};

@@ -383,6 +383,27 @@ static void lease(void **state)
 	v4_end(&a);
 }
 
+/* However short a server lived: who had a client id then must not be taken for somebody else. */
+static void client_ids(void **state)
+{
+	enum { LIVES = 4 };
+	clientid4 seen[LIVES];
+
+	(void)state;
+	for (unsigned i = 0; i < LIVES; i++) {
+		struct v4 v;
+		char name[16];
+		snprintf(name, sizeof(name), "life %u", i);
+		v4_init(&v, run.port, 0, name);
+		v4_connect(&v);
+		seen[i] = v.id;
+		for (unsigned j = 0; j < i; j++)
+			assert_int_not_equal(seen[i], seen[j]);
+		v4_fini(&v);
+		kill_and_start();
+	}
+}
+
 /* ------------------------------------------------------------------------------------------------ */
 
 static int setup(void **state)
@@ -401,6 +422,7 @@ int main(void)
 		cmocka_unit_test(lock_corners),
 		cmocka_unit_test(reclaim),
 		cmocka_unit_test(lease),
+		cmocka_unit_test(client_ids),
 	};
 	return cmocka_run_group_tests(tests, setup, group_stop);
 }
