@@ -466,6 +466,7 @@ int nfs4_start(const struct exports *exports)
 
 void nfs4_stop(void)
 {
+	nfs4_deleg_stop();
 	nfs4_state_fini();
 	nfs4_clients_fini();
 	nfs4_replay_stop();

@@ -27,10 +27,13 @@
 #define CHANGE_NS NSEC_PER_SEC		  /* nor while an operation that changes it without an open may run */
 #define PATIENCE_NS (100 * NSEC_PER_MSEC) /* an operation waits so long for what it had recalled */
 #define ASK_NS (2 * NSEC_PER_SEC)	  /* a holder has so long to tell its attributes */
+#define RECALL_ROUNDS 20u		  /* answers that the client does not know the delegation */
+#define RECALL_POLL (500 * NSEC_PER_MSEC) /* whether it can be called again */
 #define DELEGS_MAX (NFS4_STATES_MAX / 8)
 
 static _Atomic uint64_t delegs, writes, given, recalled, revoked;
-static _Atomic bool enabled;
+static _Atomic unsigned recalls; /* fibers */
+static _Atomic bool enabled, stopping;
 static _Atomic int policy = DELEGATIONS_READ;
 
 void nfs4_deleg_policy(enum delegations wanted)
@@ -196,11 +199,15 @@ struct recall {
 	uint8_t fh[HANDLE_BYTES];
 };
 
-/* Tells the client, again and again while it says that it does not know of it yet: its OPEN may still be on its way. */
+/*
+ * Tells the client, again and again while it says that it does not know of it yet, since its OPEN may still be on its
+ * way; and while it cannot be reached: when it can again, what is left of the lease should be its own to answer in.
+ */
 static void recall_fiber(void *arg)
 {
 	struct recall *recall = arg;
 	uint64_t deadline = now_ns() + NFS4_LEASE_NS;
+	unsigned unknown = 0;
 	uint8_t args[HANDLE_BYTES + 64];
 	CB_RECALL4args call = {
 		.stateid = recall->stateid, .truncate = false, .fh = {.data = recall->fh, .len = HANDLE_BYTES}};
@@ -209,16 +216,27 @@ static void recall_fiber(void *arg)
 
 	xdr_out_init(&out, args, sizeof(args));
 	if (xdr_encode_CB_RECALL4args(&out, &call))
-		for (unsigned round = 0; round < 10 && now_ns() < deadline; round++) {
+		while (unknown < RECALL_ROUNDS && now_ns() < deadline && !atomic_load(&stopping) &&
+			nfs4_stateid_exists(&recall->stateid)) {
 			int rc = nfs4_client_callback(
 				recall->client, OP_CB_RECALL, args, (uint32_t)(out.p - args), deadline, &result);
 
 			if (rc == 0 && result.status == NFS4_OK)
 				break;
-			fiber_sleep((50ull << round) * NSEC_PER_MSEC);
+			unknown += rc == 0;
+			fiber_sleep(rc ? RECALL_POLL : unknown * 50 * NSEC_PER_MSEC);
 		}
 	nfs4_client_put(recall->client);
 	free(recall);
+	atomic_fetch_sub(&recalls, 1);
+}
+
+void nfs4_deleg_stop(void)
+{
+	atomic_store(&stopping, true);
+	while (atomic_load(&recalls))
+		fiber_sleep(NSEC_PER_MSEC);
+	atomic_store(&stopping, false);
 }
 
 /* Locked. */
@@ -234,6 +252,7 @@ static void recall_start(struct nfs4_state *state)
 	state->deleg.recalled = now_ns();
 	*cooled(state->file->shard, state->file->id) = state->deleg.recalled + COOL_NS;
 	atomic_fetch_add(&recalled, 1);
+	atomic_fetch_add(&recalls, 1);
 	reactor_spawn(reactor_self(), recall_fiber, recall);
 }
 

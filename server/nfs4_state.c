@@ -407,6 +407,15 @@ static struct nfs4_state *state_at(const stateid4 *id)
 	return NULL;
 }
 
+bool nfs4_stateid_exists(const stateid4 *stateid)
+{
+	struct nfs4_state *state = state_at(stateid);
+
+	if (state)
+		pthread_mutex_unlock(&state->file->shard->lock);
+	return state;
+}
+
 static nfsstat4 seqid_check(const struct nfs4_state *state, uint32_t seqid)
 {
 	if (seqid == 0 || seqid == state->seqid)
@@ -618,6 +627,10 @@ bool nfs4_expel_absent(uint64_t id)
 	struct nfs4_client *client = id ? nfs4_client_find(id) : NULL;
 	bool gone = client && nfs4_client_expired(client) && nfs4_client_expel(client) == 0;
 
+	if (gone)
+		log_warning("nfs4",
+			"a client was silent beyond its lease, and others have what it held client=%s address=%s",
+			client->name, client->peer);
 	if (client)
 		nfs4_client_put(client);
 	return gone;

@@ -128,6 +128,7 @@ nfsstat4 nfs4_deleg_break_read(struct fs *fs, struct fs_id id, struct nfs4_clien
 nfsstat4 nfs4_deleg_getattr(struct fs *fs, struct fs_id id, struct nfs4_client *client, struct fs_attr *attr);
 /* Once there is a client that may get delegations: from then on nfs4_deleg_break() looks. No wait. */
 void nfs4_deleg_enable(void);
+void nfs4_deleg_stop(void);			 /* before the end of the states. Waits for recalls to end */
 void nfs4_deleg_policy(enum delegations policy); /* of the configuration; any time */
 
 /*
@@ -193,6 +194,7 @@ void nfs4_state_bump(struct nfs4_state *state);			     /* locked: the next seqid
 void nfs4_stateid_put(const struct nfs4_state *state, stateid4 *to); /* locked */
 void nfs4_stateid_put_stale(struct fs_id id, stateid4 *to);	     /* of an earlier life: nobody knows it */
 bool nfs4_file_is_current(const struct nfs4_file *file, const struct nfs4_compound *c);
+bool nfs4_stateid_exists(const stateid4 *stateid); /* no wait */
 void nfs4_current_stateid_set(struct nfs4_compound *c, const stateid4 *stateid);
 /* Ends the client ID if its lease ran out: what it holds gives way to others. True: try again. Waits. */
 bool nfs4_expel_absent(uint64_t id);
