@@ -181,7 +181,7 @@ static int chunk_pull(struct rdma_connection *conn, const struct rdma_header *h,
 			counter_add(&rdma_metrics.reads, built);
 			counter_add(&rdma_metrics.read_bytes, bytes);
 			deadline = now_ns() + RDMA_READ_DEADLINE;
-			rdma_post(conn, &p.op, built, built);
+			rdma_post(conn, &p.op, conn->lane->wr, built, built);
 		} else {
 			rc = -EIO; /* cannot be: the lengths were compared */
 		}
@@ -374,7 +374,6 @@ static void assemble_fiber(void *arg)
 	rpc_memory_give(conn->rpc.shard, bytes); /* the call is charged for it from here on */
 	call->rpc.held = (uint32_t)bytes;
 	call->received = true;
-	conn->rpc.turn = false; /* credits bound it */
 	rpc_call_received(&call->rpc);
 }
 
@@ -427,6 +426,10 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 		goto release;
 	}
 	call->receive = receive;
+	if (conn->round != conn->lane->round) { /* its first call of this round enters at once, others take turns */
+		conn->round = conn->lane->round;
+		conn->rpc.turn = false;
+	}
 	if (list_empty(&conn->ops))
 		conn->progress = now_ns();
 	rpc_bytes_in(&conn->rpc, wc->byte_len);
@@ -453,6 +456,11 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 		rdma_call_put(call);
 		return;
 	}
+	if (conn->outstanding > conn->busiest) {
+		conn->busiest = conn->outstanding;
+		if (conn->outstanding > atomic_load_explicit(&rdma_metrics.in_flight_most, memory_order_relaxed))
+			atomic_store(&rdma_metrics.in_flight_most, conn->outstanding);
+	}
 	struct rdma_header *h = &call->header;
 	uint32_t inline_bytes = verdict == RDMA_HEADER_OK && h->proc == RDMA_MSG ? wc->byte_len - h->bytes : 0;
 	if (verdict == RDMA_HEADER_OK && chunks_too_long(conn, h, inline_bytes))
@@ -475,7 +483,6 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 	if (h->read_count)
 		payload_add(call, 0);
 	call->received = true;
-	conn->rpc.turn = false; /* credits bound it */
 	rpc_call_received(&call->rpc);
 	return;
 release:

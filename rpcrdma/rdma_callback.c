@@ -56,7 +56,7 @@ int rdma_callback(struct rpc_connection *rpc, struct rpc_reply *message)
 	conn->sq_free--;
 	counter_add(&rdma_metrics.callbacks, 1);
 	rpc_bytes_out(rpc, bytes);
-	rdma_post(conn, &r->op, 1, 1);
+	rdma_post(conn, &r->op, lane->wr, 1, 1);
 	return 0;
 }
 

@@ -441,6 +441,7 @@ void rdma_metrics_register(void)
 		{&rdma_metrics.credit_violations, "furrow_rdma_credit_violations_total",
 			"Connections closed since the peer exceeded its credits"},
 		{&rdma_metrics.header_errors, "furrow_rdma_header_errors_total", "Transport headers that were refused"},
+		{&rdma_metrics.posts, "furrow_rdma_posts_total", "Calls that posted work requests, one or a chain"},
 		{&rdma_metrics.reads, "furrow_rdma_reads_total", "RDMA Reads posted"},
 		{&rdma_metrics.read_bytes, "furrow_rdma_read_bytes_total", "Bytes fetched by RDMA Read"},
 		{&rdma_metrics.read_deadlines, "furrow_rdma_read_deadlines_total",
@@ -469,6 +470,9 @@ void rdma_metrics_register(void)
 		{.name = "furrow_rdma_receives",
 			.help = "Receives that were posted to back credits",
 			.arg = &rdma_metrics.receives},
+		{.name = "furrow_rdma_calls_in_flight_most",
+			.help = "Most calls of one connection that were there at once",
+			.arg = &rdma_metrics.in_flight_most},
 	};
 	if (atomic_exchange(&done, true))
 		return;

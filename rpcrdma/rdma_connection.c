@@ -1,13 +1,17 @@
 /*
  * One connection over RDMA, from the request of its peer to its end.
  *
- * Opening. The manager made the struct and picked a reactor; a fiber there reserves a place in a lane, takes credits
- * (as many as there are receives for), makes the queue pair and accepts. Calls may come before the connection manager
- * says "established", so everything is ready before the peer is answered. A peer that serves no RDMA Reads is refused:
- * its WRITEs could never be fetched. The steps that enter the kernel for long run on a helper thread.
+ * Opening. The manager made the struct and picked a reactor; a fiber there reserves a place in a lane, takes the first
+ * credits (as many as there are receives for), makes the queue pair and accepts. Calls may come before the connection
+ * manager says "established", so everything is ready before the peer is answered. A peer that serves no RDMA Reads is
+ * refused: its WRITEs could never be fetched. The steps that enter the kernel for long run on a helper thread.
  *
  * Send queue. Its slots are counted: a reply or an RDMA Read is posted when as many as it needs are free, and
  * waits in line otherwise, replies first, calls in reverse last. They come back with completions.
+ *
+ * Credits. A connection begins with two. One that uses all that it has is given the most at once, and one that for a
+ * second had few calls at a time is told of twice as many. So an idle connection holds no more than two receives and a
+ * short send queue. What it was told to have less of is free for others only after a while (rdma_connection_look()).
  *
  * Signs of life. A peer that died without a word is found by its silence: after a minute an empty RDMA Write asks its
  * adapter. One that lives and takes no replies (it posts no receives, so that our Sends are retried for ever) is closed
@@ -28,6 +32,8 @@
 
 struct rdma_metrics rdma_metrics;
 struct rdma_times rdma_times = {.look = 15 * NSEC_PER_SEC, .stall = 30 * NSEC_PER_SEC, .idle = 60 * NSEC_PER_SEC};
+
+#define CREDITS_WINDOW NSEC_PER_SEC
 
 static void connection_close(void *arg);
 
@@ -114,19 +120,21 @@ void rdma_reads_give(struct rdma_connection *conn, uint32_t n)
  * Operations
  */
 
-void rdma_post(struct rdma_connection *conn, struct rdma_op *op, uint32_t n, uint32_t completions)
+void rdma_post(
+	struct rdma_connection *conn, struct rdma_op *op, struct ibv_send_wr *wr, uint32_t n, uint32_t completions)
 {
 	struct ibv_send_wr *bad;
 	for (uint32_t i = 0; i + 1 < n; i++)
-		conn->lane->wr[i].next = &conn->lane->wr[i + 1];
-	conn->lane->wr[n - 1].next = NULL;
+		wr[i].next = &wr[i + 1];
+	wr[n - 1].next = NULL;
 	op->conn = conn;
 	if (list_empty(&conn->ops))
 		conn->progress = now_ns();
 	if (!op->pending)
 		list_push_back(&conn->ops, &op->node);
 	op->pending += completions;
-	int rc = ibv_post_send(conn->qp, conn->lane->wr, &bad);
+	counter_add(&rdma_metrics.posts, 1);
+	int rc = ibv_post_send(conn->qp, wr, &bad);
 	if (!rc)
 		return;
 	/* What was not posted never completes: it is ended when the queue pair is gone. */
@@ -146,6 +154,52 @@ void rdma_op_complete(struct rdma_op *op)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Credits
+ */
+
+uint32_t rdma_credits_tell(struct rdma_connection *conn)
+{
+	uint32_t most = conn->busiest;
+
+	if (conn->outstanding >= conn->told && conn->told < conn->credits_max) {
+		uint32_t more = conn->credits_max - conn->credits;
+		if (more && (more = rdma_lane_grant(conn->lane, more))) {
+			conn->credits += more;
+			atomic_fetch_add(&rdma_metrics.credits, more);
+		}
+		conn->told = conn->credits;
+		conn->window = conn->progress;
+	} else if (conn->progress - conn->window > CREDITS_WINDOW) {
+		conn->window = conn->progress;
+		conn->busiest = conn->outstanding;
+		if (most < RDMA_CREDITS_LEAST / 2)
+			most = RDMA_CREDITS_LEAST / 2;
+		if (most * 2 < conn->told)
+			conn->told = most * 2;
+	} else {
+		return conn->told;
+	}
+	if (conn->told > conn->told_most)
+		conn->told_most = conn->told;
+	atomic_store_explicit(&conn->rpc.credits, conn->told, memory_order_relaxed);
+	return conn->told;
+}
+
+/*
+ * What the peer was not told to have for a whole look is not expected any more: others may have these receives. A peer
+ * may have sent calls before it read of a smaller grant, so that number holds until then.
+ */
+static void credits_release(struct rdma_connection *conn)
+{
+	if (conn->credits > conn->told_most && conn->outstanding <= conn->told_most && list_empty(&conn->ops)) {
+		rdma_lane_ungrant(conn->lane, conn->credits - conn->told_most);
+		atomic_fetch_sub(&rdma_metrics.credits, conn->credits - conn->told_most);
+		conn->credits = conn->told_most;
+	}
+	conn->told_most = conn->told;
+}
+
+/* ------------------------------------------------------------------------------------------------
  * Signs of life
  */
 
@@ -158,6 +212,7 @@ void rdma_connection_look(struct rdma_connection *conn, uint64_t now)
 {
 	if (conn->failed || !conn->accepted)
 		return;
+	credits_release(conn);
 	if (!list_empty(&conn->ops)) {
 		if (now - conn->progress < rdma_times.stall)
 			return;
@@ -174,7 +229,7 @@ void rdma_connection_look(struct rdma_connection *conn, uint64_t now)
 	conn->lane->wr[0] = (struct ibv_send_wr){.wr_id = (uintptr_t)&conn->probe | RDMA_WR_LAST,
 		.opcode = IBV_WR_RDMA_WRITE,
 		.send_flags = IBV_SEND_SIGNALED};
-	rdma_post(conn, &conn->probe, 1, 1);
+	rdma_post(conn, &conn->probe, conn->lane->wr, 1, 1);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -252,7 +307,10 @@ static const char *open_steps(struct rdma_connection *conn)
 	conn->lane = rdma_lane_reserve(conn->device, conn->sq_depth);
 	if (!conn->lane)
 		return "no completion queue for it";
-	conn->credits = rdma_lane_grant(conn->lane, server->config.rdma_credits);
+	conn->credits_max = server->config.rdma_credits;
+	conn->credits = rdma_lane_grant(
+		conn->lane, conn->credits_max < RDMA_CREDITS_LEAST ? conn->credits_max : RDMA_CREDITS_LEAST);
+	conn->told = conn->told_most = conn->credits;
 	atomic_fetch_add(&rdma_metrics.credits, conn->credits);
 	if (!conn->credits)
 		return "no receive buffers for it";
@@ -266,9 +324,9 @@ static const char *open_steps(struct rdma_connection *conn)
 	if (rc)
 		return rc == -EMFILE ? "too many connections" : rc == -ENOMEM ? "no memory for it" : "the server stops";
 	conn->began = true;
-	atomic_store(&conn->rpc.credits, conn->credits);
+	atomic_store(&conn->rpc.credits, conn->told);
 	conn->number = conn->qp->qp_num;
-	conn->progress = now_ns();
+	conn->window = conn->progress = now_ns();
 	rdma_lane_list(conn->lane, conn, true);
 	struct accept a = {.conn = conn};
 	offload(verbs_accept, &a);
@@ -289,7 +347,7 @@ void rdma_connection_open(void *arg)
 	if (!refused && !conn->failed) {
 		counter_add(&rdma_metrics.accepted, 1);
 		log_info("rdma", "connected peer=%s device=%s credits=%u inline=%u read_depth=%u invalidate=%d",
-			conn->text, conn->device->name, conn->credits, conn->inline_send, conn->read_depth,
+			conn->text, conn->device->name, conn->credits_max, conn->inline_send, conn->read_depth,
 			conn->invalidate);
 		return;
 	}

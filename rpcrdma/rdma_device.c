@@ -10,9 +10,10 @@
  * overflow; then the reactor gets another lane. Lanes are polled by the reactor, and armed before it sleeps.
  *
  * Receives. Each posted receive is one arena buffer of 4 KiB. The credits of all connections of a lane together never
- * exceed the receives that it owns (posted, or held by a running call that one credit stands for). A connection brings
- * receives along when it comes; what it leaves behind serves the next. A few more than that are posted: what comes into
- * those shows a peer that exceeds its credits, before it takes what was promised to another.
+ * exceed the receives that it owns (posted, or held by a running call that one credit stands for). Receives are added
+ * when credits are granted and there are too few; those that are given back serve the next, and what is far too many is
+ * not posted again. What calls give back is posted in batches, so a few more are there than credits; they also show a
+ * peer that exceeds its own, before it takes what was promised to another.
  *
  * Completions run outside of fibers. A work request's wr_id names a receive or an operation; the
  * low bits tell which, and whether it is the last work request of the operation, the only one that is signalled.
@@ -32,9 +33,10 @@
 
 #define LANE_CQ_ENTRIES 16384u
 #define POLL_BATCH 32
+#define POLL_MOST 512 /* in one round of the loop: what every peer has sent, so that all take turns */
 /* Receives beyond the credits, so that a peer which exceeds its own is seen at once and takes nobody else's. */
-#define RECEIVES_BEYOND 8u
-#define CREDITS_LEAST 4u
+#define RECEIVES_BEYOND (8u + RDMA_RECEIVE_BATCH - 1)
+#define RECEIVES_KEPT 64u /* beyond these, for the next who asks */
 /* Of the arena, for receives; the rest is for payload. */
 #define RECEIVE_SHARE 4u
 
@@ -52,19 +54,52 @@ static int receive_post(struct rdma_receive *r)
 	return -ibv_post_srq_recv(r->lane->srq, &wr, &bad);
 }
 
-void rdma_receive_release(struct rdma_receive *r)
+static void receive_free(struct rdma_receive *r)
 {
-	struct rdma_lane *lane = r->lane;
-	if (receive_post(r) == 0)
-		return;
-	/* The queue is as long as all receives together, so this is a broken device: count what it lost. */
-	counter_add(&rdma_metrics.post_errors, 1);
-	lane->receives--;
+	r->lane->receives--;
 	atomic_fetch_sub(&rdma_metrics.receives, 1);
 	list_remove(&r->node);
 	atomic_fetch_sub(&receive_bytes, RDMA_INLINE_MAX);
 	buf_put(r->buf);
 	free(r);
+}
+
+/* Those that were released, in one go. */
+static void receives_post(struct rdma_lane *lane)
+{
+	struct ibv_recv_wr wr[RDMA_RECEIVE_BATCH], *bad = NULL;
+	struct ibv_sge sge[RDMA_RECEIVE_BATCH];
+	uint32_t n = lane->released_count, done = n;
+	for (uint32_t i = 0; i < n; i++) {
+		struct rdma_receive *r = lane->released[i];
+		sge[i] = (struct ibv_sge){
+			.addr = (uintptr_t)r->buf->data, .length = RDMA_INLINE_MAX, .lkey = lane->device->lkey};
+		wr[i] = (struct ibv_recv_wr){.wr_id = (uintptr_t)r | RDMA_WR_RECEIVE,
+			.next = i + 1 < n ? &wr[i + 1] : NULL,
+			.sg_list = &sge[i],
+			.num_sge = 1};
+	}
+	lane->released_count = 0;
+	if (ibv_post_srq_recv(lane->srq, wr, &bad))
+		done = bad ? (uint32_t)(bad - wr) : 0;
+	/* The queue is as long as all receives together, so this is a broken device: count what it lost. */
+	for (uint32_t i = done; i < n; i++) {
+		counter_add(&rdma_metrics.post_errors, 1);
+		receive_free(lane->released[i]);
+	}
+}
+
+void rdma_receive_release(struct rdma_receive *r)
+{
+	struct rdma_lane *lane = r->lane;
+	if (lane->surplus) {
+		lane->surplus--;
+		receive_free(r);
+		return;
+	}
+	lane->released[lane->released_count++] = r;
+	if (lane->released_count == RDMA_RECEIVE_BATCH)
+		receives_post(lane);
 }
 
 /* Posts up to COUNT more; returns how many. No wait. */
@@ -100,18 +135,26 @@ full:
 
 uint32_t rdma_lane_grant(struct rdma_lane *lane, uint32_t wanted)
 {
+	lane->surplus = 0;
 	uint32_t spare = lane->receives - lane->granted;
 	/* When they run short everybody gets less, and nobody is turned away for long. */
 	uint64_t limit = arena_total_bytes() / RECEIVE_SHARE, used = atomic_load(&receive_bytes);
 	uint64_t left = spare + (used < limit ? (limit - used) / RDMA_INLINE_MAX : 0);
-	if (wanted > CREDITS_LEAST && wanted > left / 4)
-		wanted = left / 4 > CREDITS_LEAST ? (uint32_t)(left / 4) : CREDITS_LEAST;
+	if (wanted > RDMA_CREDITS_LEAST && wanted > left / 4)
+		wanted = left / 4 > RDMA_CREDITS_LEAST ? (uint32_t)(left / 4) : RDMA_CREDITS_LEAST;
 	if (spare < wanted + RECEIVES_BEYOND)
 		spare += receives_add(lane, wanted + RECEIVES_BEYOND - spare);
 	if (spare > wanted)
 		spare = wanted;
 	lane->granted += spare;
 	return spare;
+}
+
+void rdma_lane_ungrant(struct rdma_lane *lane, uint32_t credits)
+{
+	lane->granted -= credits;
+	uint32_t wanted = lane->granted + RECEIVES_BEYOND + RECEIVES_KEPT;
+	lane->surplus = lane->receives > wanted ? lane->receives - wanted : 0;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -146,14 +189,19 @@ static int lane_poll(struct poller *poller)
 {
 	struct rdma_lane *lane = container_of(poller, struct rdma_lane, poller);
 	struct ibv_wc wc[POLL_BATCH];
-	int n = ibv_poll_cq(lane->cq, POLL_BATCH, wc);
-	if (n < 0) {
-		log_error("rdma", "completion queue failed device=%s", lane->device->name);
-		return 0;
-	}
-	for (int i = 0; i < n; i++)
-		complete(&wc[i]);
-	return n;
+	int n, all = 0;
+	lane->round++;
+	do {
+		n = ibv_poll_cq(lane->cq, POLL_BATCH, wc);
+		if (n < 0) {
+			log_error("rdma", "completion queue failed device=%s", lane->device->name);
+			return 0;
+		}
+		for (int i = 0; i < n; i++)
+			complete(&wc[i]);
+		all += n;
+	} while (n == POLL_BATCH && all < POLL_MOST);
+	return all;
 }
 
 void rdma_lane_drain(struct rdma_lane *lane)
@@ -281,8 +329,8 @@ static struct rdma_lane *lane_create(struct rdma_device *device)
 	lane->cq_entries = device->cq_max < LANE_CQ_ENTRIES ? device->cq_max : LANE_CQ_ENTRIES;
 	lane->receives_max = lane->cq_entries / 4 < device->srq_max ? lane->cq_entries / 4 : device->srq_max;
 	lane->cq_free = lane->cq_entries - lane->receives_max;
-	lane->wr = calloc(RDMA_SQ_DEPTH, sizeof *lane->wr);
-	lane->sge = calloc((size_t)RDMA_SQ_DEPTH * RDMA_SGES_MAX, sizeof *lane->sge);
+	lane->wr = calloc(RDMA_WRS_MAX, sizeof *lane->wr);
+	lane->sge = calloc((size_t)RDMA_WRS_MAX * RDMA_SGES_MAX, sizeof *lane->sge);
 	if (htable_init(&lane->connections, 64) || !lane->wr || !lane->sge) {
 		lane_free(lane);
 		return NULL;
@@ -331,7 +379,7 @@ struct rdma_lane *rdma_lane_reserve(struct rdma_device *device, uint32_t cq_entr
 void rdma_lane_release(struct rdma_lane *lane, uint32_t cq_entries, uint32_t credits)
 {
 	lane->cq_free += cq_entries;
-	lane->granted -= credits;
+	rdma_lane_ungrant(lane, credits);
 }
 
 void rdma_lane_list(struct rdma_lane *lane, struct rdma_connection *conn, bool listed)

@@ -18,9 +18,12 @@
 #include "rpcrdma/rpcrdma_internal.h"
 
 #define RDMA_SGES_MAX 16u	 /* of one work request */
-#define RDMA_SQ_DEPTH 384u	 /* of a queue pair: holds a reply into 256 segments, and the replies to 64 calls */
+#define RDMA_WRS_MAX 384u	 /* of one reply: into 256 segments, and more where buffers are short */
+#define RDMA_SQ_DEPTH 31u	 /* of a queue pair: 16 KiB, and a longer reply goes in parts */
+#define RDMA_CREDITS_LEAST 2u	 /* of a connection that asks for one thing at a time, or nothing */
 #define RDMA_READ_DEPTH_MAX 128u /* RDMA Reads in flight on one connection */
-#define RDMA_READ_BATCH 16u	 /* posted at once */
+#define RDMA_READ_BATCH 8u	 /* posted at once */
+#define RDMA_RECEIVE_BATCH 8u	 /* posted at once */
 #define RDMA_READ_DEADLINE (10 * NSEC_PER_SEC)
 #define RDMA_DRAIN_WAIT (5 * NSEC_PER_SEC)
 #define RDMA_FLUSH_WAIT (30 * NSEC_PER_MSEC) /* for the flush of receives, which soft-RoCE does not report */
@@ -91,11 +94,15 @@ struct rdma_lane {
 	int error;
 	unsigned reactor; /* index */
 	uint32_t cq_entries, cq_free;
-	uint32_t receives, receives_max, granted; /* granted <= receives */
+	uint32_t receives, receives_max, granted;	   /* granted <= receives */
+	uint32_t surplus;				   /* of receives: not posted again */
+	struct rdma_receive *released[RDMA_RECEIVE_BATCH]; /* to be posted again */
+	uint32_t released_count;
+	uint32_t round; /* of looking at the completion queue */
 	struct list all_receives, free_calls;
 	struct htable connections; /* by queue pair number */
 	/* Room to build work requests in; nothing in it is kept over a wait. */
-	struct ibv_send_wr *wr; /* RDMA_SQ_DEPTH */
+	struct ibv_send_wr *wr; /* RDMA_WRS_MAX */
 	struct ibv_sge *sge;	/* RDMA_SGES_MAX for each */
 };
 
@@ -117,6 +124,7 @@ void rdma_device_close(struct rdma_device *device);		  /* waits; nobody uses it 
 struct rdma_lane *rdma_lane_reserve(struct rdma_device *device, uint32_t cq_entries);
 /* As many credits as there are receives for, at most WANTED. No wait. */
 uint32_t rdma_lane_grant(struct rdma_lane *lane, uint32_t wanted);
+void rdma_lane_ungrant(struct rdma_lane *lane, uint32_t credits); /* no wait */
 void rdma_lane_release(struct rdma_lane *lane, uint32_t cq_entries, uint32_t credits);
 void rdma_lane_list(
 	struct rdma_lane *lane, struct rdma_connection *conn, bool listed); /* its completions are for CONN */
@@ -176,8 +184,12 @@ struct rdma_connection {
 	struct rdma_private peer;
 	uint32_t peer_depth, peer_reads; /* RDMA Reads it serves, and it would like to do */
 	uint32_t inline_send;
-	uint32_t credits, outstanding; /* granted; calls that were not answered */
-	uint32_t answers;	       /* receives for answers to calls in reverse, on top of the credits */
+	uint32_t credits_max, credits, outstanding; /* allowed; with receives of their own; calls not answered */
+	uint32_t told, told_most;		    /* granted in replies: now, and the most since the last look */
+	uint32_t busiest;			    /* most calls at once in this window */
+	uint64_t window;			    /* when it began */
+	uint32_t answers; /* receives for answers to calls in reverse, on top of the credits */
+	uint32_t round;	  /* of the lane, in which a call of it entered */
 	uint32_t sq_depth, sq_free;
 	uint32_t read_depth, reads_free;
 	struct list sends;	  /* struct rdma_call: wait for slots of the send queue */
@@ -207,10 +219,13 @@ void rdma_slots_give(struct rdma_connection *conn, uint32_t n); /* no wait */
 /* Waits until at least one RDMA Read may be posted; returns how many, at most WANTED, or -EIO. */
 int rdma_reads_take(struct rdma_connection *conn, uint32_t wanted);
 void rdma_reads_give(struct rdma_connection *conn, uint32_t n); /* no wait */
-/* Posts the first N of the lane's work requests, chained, for OP with COMPLETIONS to come. An error closes the
+/* Posts N of the lane's work requests from WR on, chained, for OP with COMPLETIONS to come. An error closes the
  * connection. */
-void rdma_post(struct rdma_connection *conn, struct rdma_op *op, uint32_t n, uint32_t completions);
+void rdma_post(
+	struct rdma_connection *conn, struct rdma_op *op, struct ibv_send_wr *wr, uint32_t n, uint32_t completions);
 void rdma_op_complete(struct rdma_op *op);
+/* How many credits to tell the peer with a reply. No wait. */
+uint32_t rdma_credits_tell(struct rdma_connection *conn);
 
 /* Closes it when its work makes no progress; asks for a sign of life when it was idle for long. Loop; no wait. */
 void rdma_connection_look(struct rdma_connection *conn, uint64_t now);
@@ -237,6 +252,7 @@ struct rdma_call {
 	struct rpc_reply *reply;		      /* while it waits to be sent; NULL: */
 	enum rdma_errcode errcode;		      /* this is sent */
 	struct rdma_op op;			      /* the reply */
+	uint32_t posted;			      /* work requests of it */
 	struct buf *head;			      /* a header too long for the headroom, or an error */
 	struct rdma_header header;		      /* from here on not cleared for a new call */
 	struct xdr_reduced reduced[XDR_PAYLOADS_MAX]; /* what rpc.reduced points to */
@@ -283,10 +299,10 @@ bool rdma_callback_receive(
 
 extern struct rdma_metrics {
 	struct counter accepted, refused, closed, credit_violations, header_errors;
-	struct counter reads, read_bytes, read_deadlines, writes, write_bytes, sends, sends_queued, invalidations,
-		callbacks;
+	struct counter posts, reads, read_bytes, read_deadlines, writes, write_bytes, sends, sends_queued,
+		invalidations, callbacks;
 	struct counter rnr_errors, completion_errors, post_errors, stalls, probes;
-	_Atomic int64_t connections, credits, receives;
+	_Atomic int64_t connections, credits, receives, in_flight_most;
 } rdma_metrics;
 void rdma_metrics_register(void);
 

@@ -14,7 +14,8 @@
  * a receive.
  *
  * Nothing here waits. A reply that finds too few free slots in the send queue lines up in conn->sends and is
- * built again when slots come back. On a connection that failed replies are dropped.
+ * built again when slots come back; one with more work requests than the queue is long goes in parts, each of which
+ * completes by itself. On a connection that failed replies are dropped.
  */
 #include "rpcrdma/rdma_internal.h"
 
@@ -29,13 +30,13 @@ struct builder {
 	uint32_t segment_off;
 	uint64_t bytes;
 	bool fresh; /* the next bytes begin a work request */
-	bool full;  /* more than a send queue takes, or no more segments */
+	bool full;  /* more than a reply may have, or no more segments */
 };
 
 static struct ibv_send_wr *wr_next(struct builder *b)
 {
 	struct rdma_lane *lane = b->conn->lane;
-	if (b->count == b->conn->sq_depth) {
+	if (b->count == RDMA_WRS_MAX) {
 		b->full = true;
 		return NULL;
 	}
@@ -209,6 +210,16 @@ static void reply_done(struct rdma_op *op)
 	call_finish(call);
 }
 
+/* A part of a long one: what is left goes next, before all others. */
+static void part_done(struct rdma_op *op)
+{
+	struct rdma_call *call = container_of(op, struct rdma_call, op);
+	if (op->error || call->conn->failed)
+		call_finish(call);
+	else
+		list_push_front(&call->conn->sends, &call->node);
+}
+
 /* A buffer of its own for what does not fit the headroom. */
 static uint8_t *head_buffer(struct rdma_call *call)
 {
@@ -219,8 +230,8 @@ static uint8_t *head_buffer(struct rdma_call *call)
 
 static uint32_t credits_granted(const struct rdma_call *call)
 {
-	uint32_t asked = call->header.credits ? call->header.credits : 1;
-	return asked < call->conn->credits ? asked : call->conn->credits;
+	uint32_t asked = call->header.credits ? call->header.credits : 1, told = rdma_credits_tell(call->conn);
+	return asked < told ? asked : told;
 }
 
 /* The Send at the end of the chain. */
@@ -343,8 +354,10 @@ static enum built build_reply(struct builder *b, struct rdma_call *call)
 		if (built != BUILT)
 			return built;
 	}
-	counter_add(&rdma_metrics.writes, writes);
-	counter_add(&rdma_metrics.write_bytes, write_bytes);
+	if (!call->posted) {
+		counter_add(&rdma_metrics.writes, writes);
+		counter_add(&rdma_metrics.write_bytes, write_bytes);
+	}
 	return BUILT;
 }
 
@@ -365,19 +378,28 @@ static bool call_send(struct rdma_call *call)
 		call_finish(call);
 		return true;
 	}
-	if (b.count > conn->sq_free)
+	/* built anew it is what it was, and goes on where the last part ended */
+	struct ibv_send_wr *wr = &conn->lane->wr[call->posted];
+	uint32_t n = b.count - call->posted;
+	bool all = n <= conn->sq_depth;
+	if (!all)
+		n = conn->sq_depth;
+	if (n > conn->sq_free)
 		return false;
-	uint32_t last = b.count - 1;
-	for (uint32_t i = 0; i < last; i++)
-		conn->lane->wr[i].wr_id = (uintptr_t)&call->op | RDMA_WR_PART;
-	conn->lane->wr[last].wr_id = (uintptr_t)&call->op | RDMA_WR_LAST;
-	if (conn->lane->wr[last].opcode == IBV_WR_SEND_WITH_INV)
-		counter_add(&rdma_metrics.invalidations, 1);
-	conn->sq_free -= b.count;
-	conn->outstanding--;
-	call->op = (struct rdma_op){.slots = b.count, .done = reply_done};
-	rpc_bytes_out(&conn->rpc, b.bytes);
-	rdma_post(conn, &call->op, b.count, 1);
+	for (uint32_t i = 0; i + 1 < n; i++)
+		wr[i].wr_id = (uintptr_t)&call->op | RDMA_WR_PART;
+	wr[n - 1].wr_id = (uintptr_t)&call->op | RDMA_WR_LAST;
+	wr[n - 1].send_flags = IBV_SEND_SIGNALED;
+	conn->sq_free -= n;
+	call->posted += n;
+	call->op = (struct rdma_op){.slots = n, .done = all ? reply_done : part_done};
+	if (all) {
+		if (wr[n - 1].opcode == IBV_WR_SEND_WITH_INV)
+			counter_add(&rdma_metrics.invalidations, 1);
+		conn->outstanding--;
+		rpc_bytes_out(&conn->rpc, b.bytes);
+	}
+	rdma_post(conn, &call->op, wr, n, 1);
 	return true;
 }
 

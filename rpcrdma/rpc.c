@@ -22,7 +22,7 @@
  * Turns: one receive may bring a hundred calls of one peer. The first enters at once; the others when all that came in
  * this round of the loop has been looked at, one of each connection in turn. So between two calls of a peer that floods
  * runs one of every other that has some. What is more than TURNS_IN_ROUND of one connection waits for the next round,
- * in which others may have come. RDMA has no need of this, credits are few.
+ * in which others may have come. Over RDMA a round is one look at the completion queue, which takes what is there.
  *
  * Errors: a message that cannot be answered (no xid, no CALL) costs its sender the connection. All else is
  * answered as RFC 5531 section 9 says, in its order: RPC version, credential, program, version, procedure, arguments.

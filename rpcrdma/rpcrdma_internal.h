@@ -81,7 +81,7 @@ struct rpc_connection {
 	uint32_t entered;		 /* of which not parked */
 	struct list parked;		 /* calls beyond the connection's share: a stream stops reading meanwhile */
 	bool unparking;			 /* somebody goes through them */
-	bool turn;			 /* a call entered since the last receive, which sets it to false */
+	bool turn;			 /* a call entered since the last receive, or round, which sets it to false */
 	struct list_node turn_node;	 /* in shard->turns: parked calls enter one by one */
 	uint64_t payload;		 /* bytes of replies that are reserved, made, or not yet sent */
 	struct wait_queue payload_queue; /* calls that wait for it to become less */

@@ -3,4 +3,5 @@
 # vm: --rxe --timeout 500
 build=${FURROW_BUILD:-build}
 export CMOCKA_MESSAGE_OUTPUT=TAP
-timeout 360 "$build/tests/rpcrdma/test_rdma_wire" && exec timeout 120 "$build/tests/rpcrdma/test_rdma_reverse"
+timeout 300 "$build/tests/rpcrdma/test_rdma_wire" && timeout 90 "$build/tests/rpcrdma/test_rdma_credits" &&
+	exec timeout 100 "$build/tests/rpcrdma/test_rdma_reverse"
