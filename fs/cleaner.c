@@ -288,6 +288,8 @@ static int items_move(struct round *r)
 	int rc = items_write(r);
 	if (!rc)
 		rc = fs_transact(fs, move_pass, r, &r->seq);
+	for (unsigned i = 0; i < r->items && !rc; i++)
+		data_cache_move(fs, r->item[i].from, r->item[i].to, r->item[i].sum);
 	for (unsigned i = 0; i < r->runs; i++)
 		space_rows_done(fs, &r->run[i]);
 	if (!rc)

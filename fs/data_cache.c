@@ -9,7 +9,8 @@
  * happens when a free stripe is taken: space.c drops all of it then. For this to be enough nobody may put a block in
  * that was read before: readers put theirs in before they leave their read section, for which a freed stripe waits, and
  * a flush does before it lets go of its rows. As a second line, a block is found only if its checksum is the one that
- * the extent names; one that does not fit is a fault of ours, counted as stale and not used.
+ * the extent names; one that does not fit is a fault of ours, counted as stale and not used. What the cleaner moves
+ * moves in here too, while its rows are in flight: what was warm stays so.
  *
  * Unit is the buffer: an entry (struct data_run) holds one, with all of its blocks that are worth anything, and counts
  * for all its memory. Entries leave in the manner of S3-FIFO (Yang et al., SOSP 2023): new ones go through a small
@@ -358,6 +359,19 @@ void data_cache_drop(struct fs *fs, uint64_t phys, uint64_t count)
 		if (run->buf && run->live == 0)
 			run_free(c, run);
 	}
+}
+
+void data_cache_move(struct fs *fs, uint64_t from, uint64_t to, uint32_t sum)
+{
+	struct data_cache *c = &fs->files->cache;
+	struct data_block *b = block_find(c, from);
+
+	if (!b || b->sum != sum)
+		return;
+	assert(!block_find(c, to)); /* a stripe that is filled was dropped before */
+	htable_remove(&c->blocks, &b->node);
+	b->phys = to;
+	htable_insert(&c->blocks, &b->node, place_hash(to));
 }
 
 void data_cache_clear(struct fs *fs)

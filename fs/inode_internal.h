@@ -306,6 +306,7 @@ struct data_run *data_cache_expect(struct fs *fs, const struct data_place *place
 void data_cache_expected(struct fs *fs, struct data_run *run, struct buf *buf, bool used);
 void data_cache_wait(struct fs *fs); /* until something expected came. Waits */
 void data_cache_drop(struct fs *fs, uint64_t phys, uint64_t count);
+void data_cache_move(struct fs *fs, uint64_t from, uint64_t to, uint32_t sum); /* while the rows of TO are in flight */
 void data_cache_clear(struct fs *fs);
 int data_cache_init(struct fs *fs);
 void data_cache_fini(struct fs *fs); /* waits */

@@ -78,6 +78,11 @@ static void run_body(void (*body)(void *), unsigned drives, uint64_t bytes, uint
  * Hits
  */
 
+static void cleaner_kick_home(void *arg)
+{
+	cleaner_kick(arg);
+}
+
 static void body_hits(void *arg)
 {
 	struct files_test *t = arg;
@@ -120,6 +125,48 @@ static void test_hits(void **state)
 {
 	(void)state;
 	run_body(body_hits, 6, 64ull << 20, 32u << 20);
+}
+
+/* What the cleaner moves stays warm. */
+static void body_moved(void *arg)
+{
+	struct files_test *t = arg;
+	struct fs_status status;
+	struct fs_id f;
+	uint8_t data[4096];
+	uint64_t before;
+
+	CHECK_OK(files_test_create(t, 5));
+	CHECK_OK(t_create(t, t->root, "f", &f));
+	CHECK_OK(file_write(t, f, 2, 1));
+	/* every other block is somewhere else then, and its stripe half empty */
+	for (unsigned i = 0; i < 2 * MIB; i += 2 * sizeof(data)) {
+		fill(data, sizeof(data), i, f.ino * 1000 + 1);
+		CHECK_OK(t_write(t, f, i, data, sizeof(data), FS_FILE_SYNC));
+	}
+	CHECK_OK(file_read_all(t, f, 2, 64 << 10, 1));
+	space_low_extra = UINT64_MAX;
+	reactor_call(t->fs->home, cleaner_kick_home, t->fs);
+	for (unsigned i = 0; i < 2000; i++) {
+		fs_status(t->fs, &status);
+		if (status.cleaner_moved_blocks > 100)
+			break;
+		fiber_sleep(NSEC_PER_MSEC);
+	}
+	CHECK(status.cleaner_moved_blocks > 100);
+	space_low_extra = 0;
+	CHECK_OK(fs_checkpoint(t->fs));
+	before = drives_read(t);
+	CHECK_OK(file_read_all(t, f, 2, 64 << 10, 1));
+	CHECK_IS(drives_read(t) - before, 0);
+	CHECK_IS(t_check(t), 0);
+	files_test_close(t);
+}
+
+static void test_moved(void **state)
+{
+	(void)state;
+	run_body(body_moved, 5, 64ull << 20, 32u << 20);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -400,6 +447,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hits),
+		cmocka_unit_test(test_moved),
 		cmocka_unit_test(test_scan),
 		cmocka_unit_test(test_change),
 		cmocka_unit_test(test_memory),
