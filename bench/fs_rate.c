@@ -379,7 +379,7 @@ static void overwrite_measure(unsigned percent)
 				(unsigned long long)status.checkpoints,
 				(unsigned long long)status.cleaner_moved_blocks);
 	}
-	double cost = overwrite_cost(&c, c.blocks / 2, 32, NULL);
+	double cost = overwrite_cost(&c, c.blocks, 32, NULL); /* the cleaner works in bursts: many of them */
 	if (percent == 70) {
 		figure(name, cost, "bytes/byte", 0, 0, 2.7, false);
 		figure("fs.overwrite4k.reads", worst, "reads/write", 0, 0, 0.05, false);
