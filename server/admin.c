@@ -156,6 +156,28 @@ struct storage_fs *admin_filesystem(struct admin *admin, const char *name)
 	return sf;
 }
 
+bool admin_filesystem_busy(struct admin *admin, const struct storage_fs *sf)
+{
+	bool exported = false;
+
+	if (!atomic_load(&sf->users))
+		return false;
+	struct exports *exports = exports_get();
+	for (unsigned i = 0; exports && i < exports->count; i++)
+		exported = exported || exports->export[i].filesystem == sf;
+	exports_put(exports);
+	if (exported)
+		error_set(admin->err, -EBUSY,
+			"file system %s is in use; take its exports out of the configuration and reload first",
+			sf->name);
+	else
+		error_set(admin->err, -EBUSY,
+			"file system %s is in use; clients still have files of it open (furrow state list), or a "
+			"check of it runs",
+			sf->name);
+	return true;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * The server as a whole
  */

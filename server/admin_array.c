@@ -416,13 +416,8 @@ json_t *admin_array_destroy(struct admin *admin)
 	size_t length = strlen(name);
 	list_foreach (n, &storage->filesystems) {
 		const struct storage_fs *sf = container_of(n, struct storage_fs, node);
-		if (!strncmp(sf->name, name, length) && sf->name[length] == '/' && atomic_load(&sf->users)) {
-			error_set(admin->err, -EBUSY,
-				"array %s: file system %s is in use; take its exports out of the configuration and "
-				"reload first",
-				name, sf->name);
+		if (!strncmp(sf->name, name, length) && sf->name[length] == '/' && admin_filesystem_busy(admin, sf))
 			return NULL;
-		}
 	}
 	struct storage_array *sa = storage_array_find(storage, name);
 	if (sa)

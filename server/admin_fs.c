@@ -258,11 +258,8 @@ json_t *admin_fs_destroy(struct admin *admin)
 
 	if (!sf)
 		return NULL;
-	if (atomic_load(&sf->users)) {
-		error_set(admin->err, -EBUSY,
-			"file system %s is in use; take its exports out of the configuration and reload first", name);
+	if (admin_filesystem_busy(admin, sf))
 		return NULL;
-	}
 	snprintf(array, sizeof(array), "%.*s", (int)strcspn(name, "/"), name);
 	struct storage_array *sa = storage_array_find(admin->storage, array);
 	storage_fs_unmount(admin->storage, sf);
@@ -352,10 +349,8 @@ static int repair_run(struct admin *admin, struct storage_fs *sf, struct check *
 {
 	struct fs_repair_result result;
 
-	if (atomic_load(&sf->users))
-		return error_set(admin->err, -EBUSY,
-			"file system %s is in use; take its exports out of the configuration and reload first",
-			sf->name);
+	if (admin_filesystem_busy(admin, sf))
+		return -EBUSY;
 	log_warning("admin", "file system is being repaired fs=%s", sf->name);
 	return storage_fs_repair(admin->storage, sf, check_report, check, &result, admin->err);
 }

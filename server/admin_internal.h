@@ -33,6 +33,8 @@ void admin_put_uuid(json_t *object, const char *key, const struct uuid *uuid);
 struct storage_array *admin_array(struct admin *admin, const char *name);
 /* A file system by "array/name", its array opened where needed. Under the storage's lock. */
 struct storage_fs *admin_filesystem(struct admin *admin, const char *name);
+/* True, with the error that says by what, when it is in use. Under the storage's lock. */
+bool admin_filesystem_busy(struct admin *admin, const struct storage_fs *sf);
 
 /* Parts of `status`. Under the storage's lock. */
 json_t *admin_arrays_json(struct admin *admin, const char *only, bool scan_too);
