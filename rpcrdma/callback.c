@@ -142,6 +142,11 @@ void rpc_callbacks_run(struct rpc_connection *conn)
 		calls_run(conn->link);
 }
 
+bool rpc_callbacks_sent(const struct rpc_connection *conn)
+{
+	return !list_empty(&conn->link->sent);
+}
+
 void rpc_callback_sent(struct rpc_reply *message)
 {
 	buf_put(message->buf);

@@ -189,7 +189,8 @@ uint32_t rpc_reply_bytes(const struct rpc_reply *reply);
 
 #define RPC_CALLBACKS_MAX 16u /* on their way on one connection */
 
-void rpc_callbacks_run(struct rpc_connection *conn); /* the transport can send again */
+void rpc_callbacks_run(struct rpc_connection *conn);	    /* the transport can send again */
+bool rpc_callbacks_sent(const struct rpc_connection *conn); /* somebody waits for an answer; it has a link */
 void rpc_callback_sent(struct rpc_reply *message);
 /* A message of the type REPLY came, on a connection that has a link. False: nobody asked for it. */
 bool rpc_callback_answered(struct rpc_connection *conn, const struct xdr_piece *piece, uint32_t pieces, uint32_t bytes);

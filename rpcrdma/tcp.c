@@ -13,9 +13,10 @@
  *
  * Bounds: a connection stops reading at TCP_CALLS_MAX calls, at its share of what the shard has for calls (rpc.c), or
  * at TCP_UNSENT_MAX bytes of replies that the peer does not read; all stop while calls wait for admission, or when the
- * shard's memory or the arena is used up, and are then looked at again (tcp_shard.starved). A peer that leaves a record
- * unfinished for TCP_RECORD_TIME is closed; the kernel closes one that is dead (keepalive) or takes no data
- * (TCP_USER_TIMEOUT).
+ * shard's memory or the arena is used up, and are then looked at again (tcp_shard.starved). While we wait for answers
+ * to calls of ours, which stand in the same stream behind the peer's own calls and may be what those wait for, a
+ * connection may have TCP_CALLS_MAX more before it stops. A peer that leaves a record unfinished for TCP_RECORD_TIME is
+ * closed; the kernel closes one that is dead (keepalive) or takes no data (TCP_USER_TIMEOUT).
  *
  * Errors: a record longer than message_max closes its connection with one line in the log; so does all else that
  * cannot be understood. A connection is freed when it is closed, no call of it is left and no operation in flight.
@@ -499,6 +500,13 @@ static bool direct_wanted(const struct tcp_connection *c)
 	       c->call->pieces + c->fragment_left / BUF_MAX + 1 < TCP_PIECES;
 }
 
+/* Whether it is read for the sake of an answer, though it has what it may have. */
+static bool answer_comes(const struct tcp_connection *c)
+{
+	return c->conn.link && rpc_callbacks_sent(&c->conn) && c->conn.calls < 2 * TCP_CALLS_MAX &&
+	       c->unsent < 2 * TCP_UNSENT_MAX;
+}
+
 /* Starts the next receive, if this connection may have one now. */
 static void tcp_read_on(struct tcp_connection *c)
 {
@@ -510,9 +518,10 @@ static void tcp_read_on(struct tcp_connection *c)
 		direct_start(c);
 		return;
 	}
-	if (c->conn.calls >= TCP_CALLS_MAX || c->unsent >= TCP_UNSENT_MAX || !list_empty(&c->conn.parked))
+	if ((c->conn.calls >= TCP_CALLS_MAX || c->unsent >= TCP_UNSENT_MAX || !list_empty(&c->conn.parked)) &&
+		!answer_comes(c))
 		return;
-	if (!list_empty(&t->shard->waiting)) {
+	if (!list_empty(&t->shard->waiting) && !answer_comes(c)) {
 		tcp_starve(c);
 		return;
 	}

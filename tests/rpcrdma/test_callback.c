@@ -8,7 +8,7 @@
 #define BACK 0x40000000u
 #define AT_ONCE 16u /* RPC_CALLBACKS_MAX */
 
-enum { P_NULL, P_LINK, P_ECHO, P_PROCS };
+enum { P_NULL, P_LINK, P_ECHO, P_HOLD, P_PROCS };
 
 static struct rpc_link *_Atomic the_link, *_Atomic closed_link;
 static _Atomic uint32_t closes;
@@ -35,10 +35,21 @@ static int run_echo(struct rpc_request *req)
 	return xdr_put_opaque(&req->out, o.data, o.len) ? RPC_SUCCESS : RPC_SYSTEM_ERR;
 }
 
+static _Atomic bool let_go;
+
+static int run_hold(struct rpc_request *req)
+{
+	(void)req;
+	while (!atomic_load(&let_go))
+		fiber_sleep(NSEC_PER_MSEC);
+	return RPC_SUCCESS;
+}
+
 static const struct rpc_procedure procedures[P_PROCS] = {
 	[P_NULL] = {.name = "NULL", .run = run_null},
 	[P_LINK] = {.name = "LINK", .run = run_link, .reply_max = 8},
 	[P_ECHO] = {.name = "ECHO", .run = run_echo, .reply_max = 3100},
+	[P_HOLD] = {.name = "HOLD", .run = run_hold},
 };
 static const struct rpc_program version4 = {
 	.program = PROGRAM, .version = 4, .name = "test", .procedure = procedures, .procedures = P_PROCS};
@@ -304,6 +315,31 @@ static void test_mixed(void **state)
 	close(fd);
 }
 
+/*
+ * Calls of the client that take long, more than it may have at a time; behind them in the stream stands its answer to a
+ * call of ours, which they might be waiting for.
+ */
+static void test_answer_behind_calls(void **state)
+{
+	enum { HELD = 160 };
+	(void)state;
+	int fd = linked_client();
+	uint32_t len;
+	atomic_store(&let_go, false);
+	for (unsigned i = 0; i < HELD; i++)
+		send_words(fd, 100 + i, P_HOLD, 0, 0, 0);
+	struct session *s = session(5, 2);
+	uint8_t *p = get_call(fd, &len);
+	answer_echo(fd, p, len);
+	free(p);
+	session_is(s, 0);
+	atomic_store(&let_go, true);
+	for (unsigned i = 0; i < HELD; i++)
+		free(get_record(fd, &len));
+	alive(fd);
+	close(fd);
+}
+
 static void test_errors(void **state)
 {
 	static const struct {
@@ -560,6 +596,7 @@ static int all_tests(void)
 		with(test_answered),
 		with(test_authsys),
 		with(test_mixed),
+		with(test_answer_behind_calls),
 		with(test_errors),
 		with(test_sizes),
 		with(test_fragments),
