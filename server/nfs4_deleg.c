@@ -432,12 +432,12 @@ static bool ask_holder(const struct ask *ask, uint64_t *change, uint64_t *size)
 	return xdr_get_u64(&in, change) && xdr_get_u64(&in, size);
 }
 
-/* As RFC 8881 10.4.3 has it: once the holder has changed something, each look shows another change. */
-static void ask_show(
-	const struct ask *ask, struct fs *fs, struct fs_id id, uint64_t change, uint64_t size, struct fs_attr *attr)
+/* Whether the holder has changed something since it was given the delegation. */
+static bool ask_modified(const struct ask *ask, struct fs *fs, struct fs_id id, uint64_t change)
 {
 	struct nfs4_state_shard *shard = nfs4_shard_lock(fs, id);
 	struct nfs4_file *file = nfs4_file_find(shard, fs, id);
+	bool modified = false;
 
 	if (file)
 		list_foreach (n, &file->states) {
@@ -450,17 +450,28 @@ static void ask_show(
 			if (memcmp(&stateid, &ask->stateid, sizeof(stateid)) != 0)
 				continue;
 			state->deleg.modified = state->deleg.modified || change != state->deleg.change;
-			if (!state->deleg.modified)
-				break;
-			uint64_t wall = wall_ns();
-
-			attr->size = size;
-			attr->change += ++state->deleg.told;
-			attr->mtime = attr->ctime = (struct timespec){
-				.tv_sec = (time_t)(wall / NSEC_PER_SEC), .tv_nsec = (long)(wall % NSEC_PER_SEC)};
+			modified = state->deleg.modified;
 			break;
 		}
 	nfs4_shard_unlock(shard);
+	return modified;
+}
+
+/*
+ * As RFC 8881 10.4.3 has it: once the holder has changed something, each look shows another change. That is the file's
+ * from then on: a number that only this answer had would be given again to something else when the delegation is back.
+ */
+static nfsstat4 ask_show(struct fs *fs, struct fs_id id, uint64_t size, struct fs_attr *attr)
+{
+	static const struct fs_cred root;
+	const struct fs_op op = {.cred = &root};
+	const struct fs_setattr set = {.set = FS_SET_MTIME_NOW};
+	int rc = fs_setattr(fs, &op, id, &set, NULL, NULL);
+
+	if (!rc)
+		rc = fs_getattr(fs, id, attr);
+	attr->size = size;
+	return rc == -ENOSPC ? NFS4ERR_DELAY : nfs4_status(rc);
 }
 
 nfsstat4 nfs4_deleg_getattr(struct fs *fs, struct fs_id id, struct nfs4_client *client, struct fs_attr *attr)
@@ -476,10 +487,8 @@ nfsstat4 nfs4_deleg_getattr(struct fs *fs, struct fs_id id, struct nfs4_client *
 		return NFS4_OK;
 	answered = !nfs4_client_expired(ask.client) && ask_holder(&ask, &change, &size);
 	nfs4_client_put(ask.client);
-	if (answered) {
-		ask_show(&ask, fs, id, change, size, attr);
-		return NFS4_OK;
-	}
+	if (answered)
+		return ask_modified(&ask, fs, id, change) ? ask_show(fs, id, size, attr) : NFS4_OK;
 	nfsstat4 status = nfs4_deleg_break_read(fs, id, client);
 	/* it is back: the file is what we have of it */
 	return status ? status : nfs4_status(fs_getattr(fs, id, attr));

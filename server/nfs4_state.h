@@ -66,10 +66,10 @@ struct nfs4_state {
 			struct list_node in_open;
 		} lock;
 		struct {
-			uint64_t recalled;     /* now_ns() of the recall; 0: none */
-			bool revoked;	       /* the client has yet to free the stateid */
-			bool write, modified;  /* modified: the client has written what we do not have yet */
-			uint64_t change, told; /* of a write delegation: when it was given, and what others saw since */
+			uint64_t recalled;	  /* now_ns() of the recall; 0: none */
+			bool revoked;		  /* the client has yet to free the stateid */
+			bool write, modified;	  /* modified: the client has written what we do not have yet */
+			uint64_t change;	  /* of a write delegation: when it was given */
 			uint8_t fh[HANDLE_BYTES]; /* what the client calls the file */
 		} deleg;
 	};
