@@ -318,14 +318,17 @@ static enum take_result group_take_inode(struct flush_group *group, struct inode
 static void group_take(struct flush_group *group)
 {
 	struct fs_files *files = group->fs->files;
-	struct list again;
+	struct list queue, again;
 	struct list_node *node;
 	unsigned pause = TAKE_RECORDS;
 
+	list_init(&queue);
 	list_init(&again);
 	group->n = group->inodes = group->runs = group->slices = 0;
 	group_fill(group);
-	while (group->n < GROUP_RECORDS && (node = list_pop_front(&files->flush_queue))) {
+	/* what comes during a pause is for the next group: no inode twice, for a pass does not see its own changes */
+	list_append(&queue, &files->flush_queue);
+	while (group->n < GROUP_RECORDS && (node = list_pop_front(&queue))) {
 		struct inode_data *data = container_of(node, struct inode_data, queue_link);
 		enum take_result result;
 
@@ -335,7 +338,7 @@ static void group_take(struct flush_group *group)
 		if (result == TAKE_PARTIAL)
 			list_push_back(&again, &data->queue_link);
 		if (result == TAKE_FULL) {
-			list_push_front(&files->flush_queue, &data->queue_link);
+			list_push_front(&queue, &data->queue_link);
 			break;
 		}
 		if (group->n >= pause) {
@@ -343,7 +346,9 @@ static void group_take(struct flush_group *group)
 			fiber_yield();
 		}
 	}
-	list_append(&files->flush_queue, &again);
+	list_append(&queue, &files->flush_queue);
+	list_append(&queue, &again);
+	list_append(&files->flush_queue, &queue);
 	group->gathering = false;
 }
 
