@@ -117,7 +117,8 @@ static int xattr_read(struct tx *tx, struct fs_key key, size_t name_len, size_t 
 			log_error("fs", "extended attribute is not whole ino=%llu", (unsigned long long)key.ino);
 			return -EIO;
 		}
-		memcpy(to + done, (const uint8_t *)val + skip, len - skip);
+		if (len > skip) /* else the value is empty, and TO may be NULL */
+			memcpy(to + done, (const uint8_t *)val + skip, len - skip);
 		done += len - skip;
 		skip = 0;
 	}

@@ -829,6 +829,18 @@ static void xattrs(void **state)
 	begin(&v, "file");
 	put_setxattr(&v, "large", SETXATTR4_EITHER, large, FS_XATTR_MAX);
 	expect(&v, NFS4_OK);
+	GETXATTR4args none = {.gxa_name = text("empty")};
+	uint32_t bytes = 1;
+	begin(&v, "file");
+	put_setxattr(&v, "empty", SETXATTR4_CREATE, "", 0);
+	v4_add(&v, GETXATTR, &none);
+	expect(&v, NFS4_OK);
+	at_end(&v, 4);
+	assert_true(xdr_get_u32(&v.rpc.in, &bytes) && bytes == 0);
+	REMOVEXATTR4args gone = {.rxa_name = text("empty")};
+	begin(&v, "file");
+	v4_add(&v, REMOVEXATTR, &gone);
+	expect(&v, NFS4_OK);
 	GETXATTR4args get = {.gxa_name = text("large")};
 	v.cache = false; /* or it would be too big to be kept */
 	begin(&v, "file");
