@@ -732,15 +732,41 @@ static bool begin_anew(void)
 	return true;
 }
 
+/* A machine that stands still for long ends leases that the model thinks are fresh: then nothing is said by it. */
+#define STALL (8 * SECOND)
+static bool stalled(bool begin)
+{
+	static uint64_t before, longest;
+	uint64_t now = now_ns() - atomic_load(ahead);
+
+	if (begin)
+		longest = 0;
+	else if (now - before > longest)
+		longest = now - before;
+	before = now;
+	return longest > STALL;
+}
+
 static bool trace_run(const uint64_t *trace, size_t steps, size_t *failed)
 {
-	if (!begin_anew())
-		fail_msg("cannot begin anew: %s", w.fault);
-	for (size_t i = 0; i < steps; i++)
-		if (!step_run(trace[i]) || w.fault[0]) {
+	/* what went wrong before may stand in the way: then it is another life of the server */
+	if (!begin_anew()) {
+		restart(false);
+		if (!begin_anew())
+			fail_msg("cannot begin anew: %s", w.fault);
+	}
+	stalled(true);
+	for (size_t i = 0; i < steps; i++) {
+		bool right = step_run(trace[i]) && !w.fault[0];
+		if (stalled(false)) {
+			print_message("the machine stood still: the trace begins again\n");
+			return trace_run(trace, steps, failed);
+		}
+		if (!right) {
 			*failed = i;
 			return false;
 		}
+	}
 	return true;
 }
 
