@@ -156,6 +156,12 @@ static void problem_add_lost(struct check *c, const char *format, ...)
 
 #define ULL(x) ((unsigned long long)(x))
 
+/* What says nothing of the file system. */
+static bool no_memory(int r)
+{
+	return r == -ENOMEM || r == -EAGAIN;
+}
+
 /* Tells how far it is, and whether it may go on. */
 static bool check_goes_on(struct check *c)
 {
@@ -429,6 +435,10 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 			to[i].buf = c->buf[i];
 		}
 	read_leave(files, phase);
+	if (no_memory(r)) {
+		c->error = r;
+		return;
+	}
 	if (r < 0 && ino == FS_SHARED_INO)
 		check_share(c, &(struct share_seen){SHARE_LOST, 0, e->first, e->count, 0, 0});
 	if (r < 0)
@@ -651,6 +661,8 @@ static int check_walk(struct check *c)
 
 		if (r == -ENOENT)
 			break;
+		if (no_memory(r))
+			return r;
 		if (r < 0) {
 			problem_add_lost(
 				c, "the tree cannot be read from inode %llu on: %s", ULL(key.ino), strerror(-r));
@@ -843,7 +855,7 @@ static int check_once(struct check *c)
 	r = check_walk(c);
 	if (r == 0)
 		r = tree_walk_nodes(fs, check_node, c);
-	if (r == -ECANCELED)
+	if (r == -ECANCELED || no_memory(r))
 		return r;
 	if (r < 0) {
 		problem_add_lost(c, "the tree cannot be read: %s", strerror(-r));
