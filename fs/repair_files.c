@@ -12,6 +12,7 @@
  * All but the first step is done for what the live file system sees, and then for each snapshot that is kept
  * (repair_view.c).
  */
+#include "fs/check_summary.h"
 #include "fs/repair_internal.h"
 
 /* ------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ static bool global_good(struct repair *r, const struct fs_key *key, size_t len)
 	case KEY_COUNTERS:
 		return true; /* made anew */
 	case KEY_SUMMARY:
-		return summary_runs(len) > 0;
+		return summary_good(r->fs, key, r->value, len);
 	case KEY_SNAPSHOT:
 		return key->off == 0 ? len == sizeof(struct stamp_disk)
 				     : snapshot_decode(r->value, len, &kind, &created, &name, &n) == 0 &&

@@ -52,6 +52,7 @@ struct repair {
 	uint64_t share_next;	     /* number of a shared block that nobody has */
 	uint64_t cell_ino, cell_first, cell_end; /* extents of the walk over values */
 	struct repair_counting *counting;
+	struct check_summaries *summaries;
 	uint8_t value[TREE_VALUE_MAX];
 };
 
