@@ -183,16 +183,22 @@ static void channel_destroy(void *arg)
 	rdma_destroy_event_channel(arg);
 }
 
-/* A device that was removed, and that no connection uses, closes here too. */
-static void devices_sweep(struct rdma_manager *m)
+/* A device that was removed, and that no connection uses, closes here too. False: there is none (any more). */
+static bool devices_sweep(struct rdma_manager *m)
 {
 	list_foreach (n, &m->devices) {
 		struct rdma_device *d = container_of(n, struct rdma_device, node);
 		if (d->gone && !d->users && !d->closing) {
 			rdma_device_close(d);
-			return;
+			return true;
 		}
 	}
+	return false;
+}
+
+void rdma_manager_device_failed(struct rdma_manager *m)
+{
+	io_cancel(&m->watch); /* it looks around and waits anew */
 }
 
 static void manager_main(void *arg)
@@ -206,8 +212,8 @@ static void manager_main(void *arg)
 			handle_event(m, b.event[i]);
 			rdma_ack_cm_event(b.event[i]);
 		}
-		devices_sweep(m);
-		if (!b.count && !m->closing)
+		bool swept = devices_sweep(m);
+		if (!b.count && !swept && !m->closing)
 			channel_watch(m);
 	}
 	struct list_node *n;

@@ -230,13 +230,20 @@ static void watch_start(struct io *io, int fd)
 	io_link(sqe, io);
 }
 
+/* A device that was removed has nothing to tell any more: its descriptors have an error, and watching would not wait.
+ */
+static bool watch_ends(const struct io *io, bool closing)
+{
+	return closing || io->res < 0 || (io->res & (POLLERR | POLLHUP));
+}
+
 /* The channel's descriptor became readable: that is what ended the sleep. The poller looks at the queue itself. */
 static void lane_event(struct io *io)
 {
 	struct rdma_lane *lane = container_of(io, struct rdma_lane, watch);
 	struct ibv_cq *cq;
 	void *context;
-	if (lane->closing || io->res < 0) {
+	if (watch_ends(io, lane->closing)) {
 		lane->watching = false;
 		if (lane->closer)
 			fiber_wake(lane->closer);
@@ -465,29 +472,33 @@ static void device_verbs_close(void *arg)
 }
 
 /*
- * Asynchronous events: only that a queue pair's last receive was flushed matters, since its receives can be lost
- * when it is destroyed before. Failures of a queue show in its completions, of the device in the connection manager's
- * events.
+ * Asynchronous events: that a queue pair's last receive was flushed matters, since its receives can be lost when it is
+ * destroyed before. Failures of a queue show in its completions. That of a device the connection manager tells to those
+ * who have connections on it; one without any closes here.
  */
 static void device_async(struct io *io)
 {
 	struct rdma_device *device = container_of(io, struct rdma_device, watch);
 	struct ibv_async_event e;
-	if (device->closing || io->res < 0) {
-		device->watching = false;
-		if (device->closer)
-			fiber_wake(device->closer);
-		return;
-	}
-	while (ibv_get_async_event(device->verbs, &e) == 0) {
+	while (!device->closing && io->res > 0 && ibv_get_async_event(device->verbs, &e) == 0) {
 		if (e.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
 			rdma_connection_drained(e.element.qp->qp_context);
 		else
 			log_info("rdma", "device event device=%s event=\"%s\"", device->name,
 				ibv_event_type_str(e.event_type));
+		if (e.event_type == IBV_EVENT_DEVICE_FATAL) {
+			device->gone = true;
+			rdma_manager_device_failed(device->manager);
+		}
 		ibv_ack_async_event(&e);
 	}
-	watch_start(io, device->verbs->async_fd);
+	if (!watch_ends(io, device->closing)) {
+		watch_start(io, device->verbs->async_fd);
+		return;
+	}
+	device->watching = false;
+	if (device->closer)
+		fiber_wake(device->closer);
 }
 
 struct rdma_device *rdma_device_get(struct rdma_manager *manager, struct ibv_context *verbs)

@@ -152,6 +152,7 @@ struct rdma_manager {
 	struct wait_queue end;
 };
 
+void rdma_manager_device_failed(struct rdma_manager *m);	 /* one of its devices is gone now. No wait */
 void rdma_manager_connection_gone(struct rdma_connection *conn); /* any reactor; waits; conn->manager may go */
 
 /* ------------------------------------------------------------------------------------------------

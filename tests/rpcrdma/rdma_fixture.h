@@ -23,6 +23,9 @@
 
 #pragma GCC diagnostic ignored "-Wunused-function"
 
+#ifndef LISTEN
+#define LISTEN "0.0.0.0"
+#endif
 #define CREDITS 16
 #define TAKE 5000 /* ms */
 
@@ -87,7 +90,7 @@ static void server_main(void *arg)
 	config.rdma_credits = CREDITS;
 	listen_rc = rpc_server_start(&config, &server, &listen_err);
 	if (!listen_rc)
-		listen_rc = rpc_listen_rdma(server, "0.0.0.0", PORT, &listen_err);
+		listen_rc = rpc_listen_rdma(server, LISTEN, PORT, &listen_err);
 	sem_post(&ready);
 	while (sem_trywait(&stop))
 		fiber_sleep(2 * NSEC_PER_MSEC);
