@@ -11,7 +11,8 @@
  * system. Of older ones it is checked that they make sense alone, that blocks have one owner and are
  * counted, and their data; and of extents, that they are cells of one partition.
  *
- * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe; of clones see check_share.c.
+ * Memory: 72 bytes for each inode, one bit for each block, 8 bytes for each stripe; see check_share.c and
+ * check_summary.c.
  *
  * With DATA each snapshot that is kept is then walked in the same way, as it is seen: its names, links, parents and
  * sizes must fit together too. Blocks and counts of stripes have been compared by then.
@@ -23,12 +24,13 @@
  * It may take hours, so whoever asked for it is asked at each inode, extent and node whether it is to go on. One that
  * is ended in between reports nothing: what it saw may be half of a change.
  */
+#include "fs/check_problems.h"
 #include "fs/check_share.h"
+#include "fs/check_summary.h"
 #include "fs/inode_internal.h"
 
 #define CHECK_WALKS 4u
-#define CHECK_PROBLEMS 10000u /* kept of one walk */
-#define CHECK_BUFS 2u	      /* of BUF_MAX: the blocks of one extent */
+#define CHECK_BUFS 2u /* of BUF_MAX: the blocks of one extent */
 
 struct check_inode {
 	struct htable_node node;
@@ -37,18 +39,6 @@ struct check_inode {
 	uint32_t entry_gen, walk;
 	uint8_t type, entry_type;
 	bool found, orphan, reachable;
-};
-
-struct problem {
-	struct htable_node node;
-	struct list_node link;
-	bool lost;
-	char text[200];
-};
-struct problems {
-	struct htable table;
-	struct list list;
-	unsigned count;
 };
 
 struct check {
@@ -62,6 +52,7 @@ struct check {
 	struct problems set[2], *now; /* of the last walk and the one before */
 	struct htable inodes;
 	struct check_shares shares;
+	struct check_summaries summaries;
 	uint32_t *live;	 /* of each stripe */
 	uint8_t *bitmap; /* of all blocks */
 	uint64_t blocks;
@@ -87,52 +78,12 @@ struct check {
  * Problems
  */
 
-static struct problem *problem_find(const struct problems *p, const char *text, uint64_t hash)
-{
-	htable_foreach_hash (node, &p->table, hash) {
-		struct problem *problem = container_of(node, struct problem, node);
-
-		if (strcmp(problem->text, text) == 0)
-			return problem;
-	}
-	return NULL;
-}
-
-static void problems_clear(struct problems *p)
-{
-	struct list_node *node;
-
-	while ((node = list_pop_front(&p->list))) {
-		struct problem *problem = container_of(node, struct problem, link);
-
-		htable_remove(&p->table, &problem->node);
-		free(problem);
-	}
-	p->count = 0;
-}
-
 static void problem_addv(struct check *c, bool lost, const char *format, va_list args)
 {
-	struct problem *problem = calloc(1, sizeof(*problem));
-	uint64_t hash;
-	int prefix = 0;
+	int r = problems_add(c->now, lost, c->snap, format, args);
 
-	if (!problem) {
-		c->error = -ENOMEM;
-		return;
-	}
-	if (c->snap)
-		prefix = snprintf(problem->text, sizeof(problem->text), "snapshot %u: ", c->snap);
-	vsnprintf(problem->text + prefix, sizeof(problem->text) - (size_t)prefix, format, args);
-	hash = checksum64(problem->text, strlen(problem->text), 0);
-	if (c->now->count >= CHECK_PROBLEMS || problem_find(c->now, problem->text, hash)) {
-		free(problem);
-		return;
-	}
-	problem->lost = lost;
-	htable_insert(&c->now->table, &problem->node, hash);
-	list_push_back(&c->now->list, &problem->link);
-	c->now->count++;
+	if (r < 0)
+		c->error = r;
 }
 
 static void problem_add(struct check *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -155,6 +106,12 @@ static void problem_add_lost(struct check *c, const char *format, ...)
 }
 
 #define ULL(x) ((unsigned long long)(x))
+
+/* What says nothing of the file system. */
+static bool no_memory(int r)
+{
+	return r == -ENOMEM || r == -EAGAIN;
+}
 
 /* Tells how far it is, and whether it may go on. */
 static bool check_goes_on(struct check *c)
@@ -429,6 +386,10 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 			to[i].buf = c->buf[i];
 		}
 	read_leave(files, phase);
+	if (no_memory(r)) {
+		c->error = r;
+		return;
+	}
 	if (r < 0 && ino == FS_SHARED_INO)
 		check_share(c, &(struct share_seen){SHARE_LOST, 0, e->first, e->count, 0, 0});
 	if (r < 0)
@@ -438,6 +399,19 @@ static void check_extent_data(struct check *c, uint64_t ino, const struct extent
 		problem_add_lost(c, "inode %llu: data of blocks %llu to %llu was wrong on a drive, repaired", ULL(ino),
 			ULL(e->first), ULL(e->first + e->count - 1));
 	c->result->data_blocks += e->count;
+}
+
+/* Its stripe's summaries tell whose it is. */
+static void check_extent_named(struct check *c, const struct fs_key *key, const struct extent *e)
+{
+	uint64_t missing;
+	int r = c->error ? 0 : summaries_missing(&c->summaries, c->fs, key, e, &missing);
+
+	if (r < 0)
+		c->error = r;
+	else if (r > 0)
+		problem_add(c, "inode %llu: block %llu is named by no summary of stripe %llu", ULL(key->ino),
+			ULL(missing), ULL(e->block / c->fs->space.stripe_blocks));
 }
 
 static void check_extent(struct check *c, const struct fs_key *key, size_t len, bool live)
@@ -472,13 +446,13 @@ static void check_extent(struct check *c, const struct fs_key *key, size_t len, 
 	if (key->ino == FS_SHARED_INO)
 		check_share(c, &(struct share_seen){SHARE_OWNED, 0, e.first, e.count, 0, 0});
 	check_take_blocks(c, e.block, e.count, "data", key->ino);
-	if (!c->data || !check_goes_on(c)) {
-		read_leave(c->fs->files, phase);
-		return;
-	}
 	for (uint32_t i = 0; i < e.count; i++)
 		c->sums[i] = extent_sum(&e, i);
-	check_extent_data(c, key->ino, &e, phase);
+	if (c->data && check_goes_on(c))
+		check_extent_data(c, key->ino, &e, phase);
+	else
+		read_leave(c->fs->files, phase);
+	check_extent_named(c, key, &e);
 }
 
 static void check_snapshot(struct check *c, const struct fs_key *key, size_t len)
@@ -503,6 +477,17 @@ static void check_state(struct check *c, const struct fs_key *key, size_t len)
 		problem_add(c, "state record %llx makes no sense", ULL(key->off));
 }
 
+static void check_summary(struct check *c, const struct fs_key *key, size_t len)
+{
+	int r = summaries_seen(&c->summaries, c->fs, key, c->value, len);
+
+	if (r == -EIO)
+		problem_add(c, "summary of stripe %llu at block %llu makes no sense",
+			ULL(key->off / c->fs->space.stripe_blocks), ULL(key->off));
+	else if (r < 0)
+		c->error = r;
+}
+
 static void check_global(struct check *c, const struct fs_key *key, size_t len)
 {
 	struct check_inode *ci;
@@ -513,8 +498,10 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 
 	switch (key->type) {
 	case KEY_STRIPES:
-	case KEY_SUMMARY:
 		break; /* what they count is compared in the end */
+	case KEY_SUMMARY:
+		check_summary(c, key, len);
+		break;
 	case KEY_ORPHAN:
 		memcpy(&orphan, c->value, len < sizeof(orphan) ? len : sizeof(orphan));
 		if (len != sizeof(orphan) || orphan.state > ORPHAN_DELETE)
@@ -651,6 +638,8 @@ static int check_walk(struct check *c)
 
 		if (r == -ENOENT)
 			break;
+		if (no_memory(r))
+			return r;
 		if (r < 0) {
 			problem_add_lost(
 				c, "the tree cannot be read from inode %llu on: %s", ULL(key.ino), strerror(-r));
@@ -819,6 +808,16 @@ static int check_snapshots(struct check *c)
 	return r;
 }
 
+/* The root record in force, on every drive that has a copy and can be read. */
+static void check_roots(struct check *c)
+{
+	uint32_t wrong = root_copies_wrong(c->fs);
+
+	for (unsigned copy = 0; copy < 32; copy++)
+		if (wrong >> copy & 1)
+			problem_add(c, "root record: copy %u is not what was written", copy);
+}
+
 static int check_once(struct check *c)
 {
 	struct fs *fs = c->fs;
@@ -829,6 +828,7 @@ static int check_once(struct check *c)
 	memset(c->bitmap, 0, c->blocks / 8 + 1);
 	check_inodes_clear(c);
 	shares_clear(&c->shares);
+	summaries_clear(&c->summaries);
 	c->nodes = !fs->read_only && !fs->failed;
 	if (c->nodes) {
 		/* then every node has its place */
@@ -837,13 +837,14 @@ static int check_once(struct check *c)
 			r = fs_checkpoint(fs);
 		if (r < 0)
 			return r;
+		check_roots(c);
 	}
 	c->counted = files_inode_count(fs);
 	c->next_ino = fs->files->next_ino;
 	r = check_walk(c);
 	if (r == 0)
 		r = tree_walk_nodes(fs, check_node, c);
-	if (r == -ECANCELED)
+	if (r == -ECANCELED || no_memory(r))
 		return r;
 	if (r < 0) {
 		problem_add_lost(c, "the tree cannot be read: %s", strerror(-r));
@@ -906,10 +907,8 @@ static int check_alloc(struct check *c)
 	c->blocks = g->stripes * volume_stripe_blocks(g);
 	c->live = calloc(g->stripes, sizeof(c->live[0]));
 	c->bitmap = calloc(1, c->blocks / 8 + 1);
-	list_init(&c->set[0].list);
-	list_init(&c->set[1].list);
-	if (!c->live || !c->bitmap || htable_init(&c->inodes, 1024) < 0 || htable_init(&c->set[0].table, 16) < 0 ||
-		htable_init(&c->set[1].table, 16) < 0)
+	if (!c->live || !c->bitmap || htable_init(&c->inodes, 1024) < 0 || problems_init(&c->set[0]) < 0 ||
+		problems_init(&c->set[1]) < 0)
 		return -ENOMEM;
 	return 0;
 }
@@ -929,6 +928,7 @@ static void check_free(struct check *c)
 	for (unsigned i = 0; i < CHECK_BUFS; i++)
 		buf_put(c->buf[i]);
 	shares_free(&c->shares);
+	summaries_free(&c->summaries);
 	free(c->live);
 	free(c->bitmap);
 	free(c);

@@ -427,6 +427,7 @@ extern uint64_t checkpoint_delay_ns; /* from the first change; tests make it sho
 
 struct checkpoint {
 	uint64_t generation;	  /* of the last root record */
+	uint64_t root_sum;	  /* its checksum */
 	uint64_t tree_checkpoint; /* of the one that first named the tree on the drives */
 	uint64_t tree_generation; /* of its root node, which may be older */
 	uint64_t tree_block, log_chain, log_sequence, log_position, log_needed;
@@ -503,6 +504,7 @@ void repair_log_skip(struct fs *fs, uint64_t sequence, int error); /* told */
 
 /* Writes a root record with what fs->checkpoint says; on success it counts. Waits. */
 int root_write(struct fs *fs, bool clean);
+uint32_t root_copies_wrong(struct fs *fs); /* a bit for each copy of it that can be read and is another. Waits */
 /* Ends all changes: what is in memory goes no further. RC negative. No wait. */
 void fs_fail(struct fs *fs, int rc, const char *what);
 

@@ -83,11 +83,39 @@ int root_write(struct fs *fs, bool clean)
 	r->log_needed = le64_put(c->log_needed);
 	r->clean = clean;
 	r->checksum = le64_put(root_checksum(r));
+	uint64_t sum = le64_get(r->checksum);
 	int rc = volume_log_write(fs->volume, generation % FS_ROOT_SLOTS, &from, 1);
 	buf_put(buf);
-	if (!rc)
+	if (!rc) {
 		c->generation = generation;
+		c->root_sum = sum;
+	}
 	return rc;
+}
+
+uint32_t root_copies_wrong(struct fs *fs)
+{
+	const struct checkpoint *c = &fs->checkpoint;
+	struct buf *buf = buf_alloc(BLOCK_BYTES);
+	uint32_t wrong = 0;
+
+	for (unsigned copy = 0; copy < fs->geometry.log_copies && copy < 32; copy++) {
+		struct slice to = {buf, 0, BLOCK_BYTES};
+		const struct root_disk *r = (const struct root_disk *)(const void *)buf->data;
+		uint64_t generation = c->generation, sum = c->root_sum;
+		int rc = volume_log_read(fs->volume, generation % FS_ROOT_SLOTS, copy, &to, 1);
+
+		if (rc == -ETIMEDOUT)
+			buf_renew(&buf, false);
+		/* others may have been written meanwhile, also in its place */
+		if (rc || c->generation - generation >= FS_ROOT_SLOTS - 1)
+			continue;
+		if (memcmp(r->magic, FS_ROOT_MAGIC, sizeof(r->magic)) || le64_get(r->checksum) != sum ||
+			root_checksum(r) != sum)
+			wrong |= 1u << copy;
+	}
+	buf_put(buf);
+	return wrong;
 }
 
 /* The newest record that verifies, into *BEST. -ENOENT: none was ever written; -EIO: none can be read or verified. */

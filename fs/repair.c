@@ -11,6 +11,7 @@
  *   files    values that make no sense go; names, entries, inodes and their counts are made to agree; what has no
  *            name gets one in lost+found (repair_files.c)
  *   shared   references to shared blocks are counted anew
+ *   owners   what extents have and no summary names gets one
  *   end      a checkpoint. All changes are ordinary transactions before, so a crash leaves a file system that is as
  *            before or partly repaired, and repair can be run again
  *
@@ -24,6 +25,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "fs/check_summary.h"
 #include "fs/repair_internal.h"
 
 #define DELTAS 4096u /* stripes whose counts change in one transaction */
@@ -698,6 +700,74 @@ static int repair_shares(struct repair *r)
 }
 
 /* ------------------------------------------------------------------------------------------------
+ * Summaries
+ */
+
+static int summary_see(struct repair *r, const struct fs_key *key, size_t len)
+{
+	if (key->ino || key->type > KEY_SUMMARY)
+		return -ECANCELED;
+	if (key->type != KEY_SUMMARY)
+		return 0;
+	return summaries_seen(r->summaries, r->fs, key, r->value, len);
+}
+
+/* COUNT blocks of one stripe from BLOCK on are those of INO from FILE_BLOCK on: beside what is said there of others. */
+static int summary_make(struct repair *r, uint64_t ino, uint64_t file_block, uint64_t block, uint32_t count)
+{
+	struct fs_key key = {.type = KEY_SUMMARY, .off = block, .snap = ino == FS_SHARED_INO};
+	struct summary_disk run[SUMMARY_MAX];
+	int n = tree_get(r->fs, &key, run, sizeof(run));
+	unsigned runs = n < 0 ? 0 : summary_runs((size_t)n), at = 0;
+
+	if (n < 0 && n != -ENOENT)
+		return n;
+	/* who is said to have this very block has it no longer */
+	while (at < runs && le16_get(run[at].ahead))
+		at++;
+	if (at == SUMMARY_MAX)
+		at--;
+	run[at] = (struct summary_disk){
+		.ino = le64_put(ino), .file_block = le64_put(file_block), .count = le16_put((uint16_t)count)};
+	return repair_raw(r, &key, run, (at < runs ? runs : at + 1) * sizeof(run[0]));
+}
+
+static int extent_name(struct repair *r, const struct fs_key *key, size_t len)
+{
+	uint64_t per = r->fs->space.stripe_blocks, missing;
+	struct extent e;
+	int rc;
+
+	if (key->ino == 0 || key->type != KEY_EXTENT || !repair_extent_good(r, key, len, &e) || e.hole || e.shared)
+		return 0;
+	rc = summaries_missing(r->summaries, r->fs, key, &e, &missing);
+	if (rc <= 0)
+		return rc;
+	repair_say(r, false, "inode %llu: blocks %llu to %llu were not in the summary of stripe %llu", ULL(key->ino),
+		ULL(e.first), ULL(e.first + e.count - 1), ULL(e.block / per));
+	rc = 0;
+	for (uint32_t i = 0, n; i < e.count && rc == 0; i += n) {
+		n = (uint32_t)(per - (e.block + i) % per);
+		n = n < e.count - i ? n : e.count - i;
+		rc = summary_make(r, key->ino, e.first + i, e.block + i, n);
+	}
+	return rc;
+}
+
+static int repair_summaries(struct repair *r)
+{
+	struct check_summaries summaries = {0};
+	int rc;
+
+	r->summaries = &summaries;
+	rc = repair_walk(r, &(struct fs_key){0}, summary_see);
+	if (rc == 0 || rc == -ECANCELED)
+		rc = repair_walk(r, &(struct fs_key){.ino = 1}, extent_name);
+	summaries_free(&summaries);
+	return rc;
+}
+
+/* ------------------------------------------------------------------------------------------------
  * The whole of it
  */
 
@@ -789,6 +859,8 @@ static int repair_run(struct repair *r)
 		rc = repair_names(r);
 	if (rc == 0)
 		rc = repair_shares(r);
+	if (rc == 0)
+		rc = repair_summaries(r);
 	return rc;
 }
 

@@ -12,6 +12,7 @@
  * All but the first step is done for what the live file system sees, and then for each snapshot that is kept
  * (repair_view.c).
  */
+#include "fs/check_summary.h"
 #include "fs/repair_internal.h"
 
 /* ------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ static bool global_good(struct repair *r, const struct fs_key *key, size_t len)
 	case KEY_COUNTERS:
 		return true; /* made anew */
 	case KEY_SUMMARY:
-		return summary_runs(len) > 0;
+		return summary_good(r->fs, key, r->value, len);
 	case KEY_SNAPSHOT:
 		return key->off == 0 ? len == sizeof(struct stamp_disk)
 				     : snapshot_decode(r->value, len, &kind, &created, &name, &n) == 0 &&
@@ -525,6 +526,54 @@ static int inode_make(struct repair *r, struct repair_inode *ri)
 	return inode_write(r, ri->ino, &a);
 }
 
+/* Directories have no data, in no version. */
+static int data_drop(struct repair *r, uint64_t ino)
+{
+	struct fs_key key = {.ino = ino, .type = KEY_EXTENT};
+
+	for (;; key.snap++) {
+		int n = tree_next(r->fs, &key, r->value, sizeof(r->value)), rc = 0;
+		struct extent_edit blocks = {0};
+		struct extent e;
+
+		if (n == -ENOENT || (n >= 0 && (key.ino != ino || key.type != KEY_EXTENT)))
+			return 0;
+		if (n < 0)
+			return n;
+		if (repair_extent_good(r, &key, (size_t)n, &e) && !e.hole && !e.shared) {
+			blocks.first = e.block;
+			blocks.count = e.count;
+			rc = repair_drop(r, &blocks);
+		}
+		if (rc == 0)
+			rc = repair_raw(r, &key, NULL, 0);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+/* An inode is of the type that its values are of. */
+static int inode_retype(struct repair *r, struct repair_inode *ri)
+{
+	uint8_t type = ri->has_entries ? FS_DIR : ri->has_extents ? FS_REG : ri->symlink_bytes ? FS_LNK : ri->type;
+	struct inode_attr a;
+	int rc = 0;
+
+	if (type == FS_DIR && ri->has_extents) {
+		repair_say(r, true, "directory %llu: had data, which is gone", ULL(ri->ino));
+		rc = data_drop(r, ri->ino);
+	}
+	if (rc == 0 && type != ri->type) {
+		repair_say(r, false, "inode %llu: was said to be of type %u, but has what one of type %u has",
+			ULL(ri->ino), ri->type, type);
+		rc = inode_read(r, ri->ino, &a);
+		a.type = type;
+		if (rc == 0)
+			rc = inode_write(r, ri->ino, &a);
+	}
+	return rc;
+}
+
 static int inodes_make(struct repair *r)
 {
 	struct repair_inode *root = repair_inode(r, FS_ROOT_INO, true);
@@ -535,8 +584,12 @@ static int inodes_make(struct repair *r)
 	while (rc == 0 && (node = htable_next(&r->inodes, &cursor))) {
 		struct repair_inode *ri = container_of(node, struct repair_inode, node);
 
-		if (!ri->found && (ri->has_entries || ri->has_extents || ri->symlink_bytes || ri->ino == FS_ROOT_INO))
+		if (ri->found)
+			rc = inode_retype(r, ri);
+		else if (ri->has_entries || ri->has_extents || ri->symlink_bytes || ri->ino == FS_ROOT_INO)
 			rc = inode_make(r, ri);
+		else if (ri->has_xattrs)
+			rc = repair_view_xattrs_drop(r, ri->ino);
 	}
 	return rc;
 }

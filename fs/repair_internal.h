@@ -52,6 +52,7 @@ struct repair {
 	uint64_t share_next;	     /* number of a shared block that nobody has */
 	uint64_t cell_ino, cell_first, cell_end; /* extents of the walk over values */
 	struct repair_counting *counting;
+	struct check_summaries *summaries;
 	uint8_t value[TREE_VALUE_MAX];
 };
 
@@ -79,7 +80,8 @@ int repair_view_get(struct repair *r, const struct fs_key *key, void *val, size_
 bool repair_view_sees(struct repair *r, const struct fs_key *key, size_t len); /* this version, and not an empty one */
 int repair_view_put(struct repair *r, const struct fs_key *key, const void *val, size_t len); /* of a snapshot */
 int repair_view_blocks(struct repair *r, struct repair_inode *ri); /* it has fewer than it says */
-int repair_view_xattrs(struct repair *r, uint64_t ino);		   /* those of which a piece is missing go */
+int repair_view_xattrs_drop(struct repair *r, uint64_t ino);
+int repair_view_xattrs(struct repair *r, uint64_t ino); /* those of which a piece is missing go */
 
 /* repair_files.c, in this order */
 int repair_values(struct repair *r); /* what makes no sense goes */

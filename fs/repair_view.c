@@ -323,3 +323,20 @@ int repair_view_xattrs(struct repair *r, uint64_t ino)
 		key.snap = 0;
 	}
 }
+
+int repair_view_xattrs_drop(struct repair *r, uint64_t ino)
+{
+	struct fs_key key = {.ino = ino, .type = KEY_XATTR};
+
+	repair_say(r, true, "inode %llu: is lost, and its extended attributes are gone", ULL(ino));
+	for (;; key.snap++) {
+		int n = tree_next(r->fs, &key, r->value, sizeof(r->value)), rc = 0;
+
+		if (n == -ENOENT || (n >= 0 && (key.ino != ino || key.type != KEY_XATTR)))
+			return 0;
+		if (n >= 0 && repair_view_sees(r, &key, (size_t)n))
+			rc = xattrs_drop(r, ino, key.off, key.off + 1);
+		if (n < 0 || rc < 0)
+			return n < 0 ? n : rc;
+	}
+}

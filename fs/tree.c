@@ -151,8 +151,12 @@ static void child_insert(struct node *parent, unsigned slot, const struct pkey *
 static void child_remove(struct node *parent, unsigned slot)
 {
 	unsigned count = image_count(parent->buf->data);
+	struct pkey bound = image_key(parent->buf->data, 0);
 
 	image_remove(parent->buf->data, slot);
+	/* what is first has all from there on: when it is split, what comes behind it may begin below its old key */
+	if (slot == 0 && count > 1)
+		image_set_key(parent->buf->data, 0, &bound);
 	if (parent->child[slot])
 		parent->children--;
 	memmove(parent->child + slot, parent->child + slot + 1, (count - slot - 1) * sizeof(parent->child[0]));
