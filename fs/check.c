@@ -198,10 +198,10 @@ static void check_leave(struct check *c)
 		problem_add(c, "inode %llu: has names but is no directory", ULL(ci->ino));
 	if (attr->type != FS_REG && c->data_blocks)
 		problem_add(c, "inode %llu: has data but is no file", ULL(ci->ino));
+	else if (c->data_blocks != attr->blocks)
+		problem_add(c, "inode %llu: says %llu blocks of data, has %llu", ULL(ci->ino), ULL(attr->blocks),
+			ULL(c->data_blocks));
 	if (attr->type == FS_REG) {
-		if (c->data_blocks != attr->blocks)
-			problem_add(c, "inode %llu: says %llu blocks of data, has %llu", ULL(ci->ino),
-				ULL(attr->blocks), ULL(c->data_blocks));
 		if (c->extent_end > (attr->size + BLOCK_BYTES - 1) / BLOCK_BYTES)
 			problem_add(c, "inode %llu: size is %llu, but data goes up to block %llu", ULL(ci->ino),
 				ULL(attr->size), ULL(c->extent_end));
@@ -493,6 +493,7 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 	struct check_inode *ci;
 	struct counters_disk counters;
 	struct orphan_disk orphan;
+	struct reply_disk reply;
 	uint64_t end;
 	uint32_t refs;
 
@@ -514,7 +515,8 @@ static void check_global(struct check *c, const struct fs_key *key, size_t len)
 		check_snapshot(c, key, len);
 		break;
 	case KEY_REPLY:
-		if (len != sizeof(struct reply_disk) || key->off >= FS_REPLIES)
+		memcpy(&reply, c->value, sizeof(reply));
+		if (len != sizeof(reply) || le64_get(reply.seq) % FS_REPLIES != key->off)
 			problem_add(c, "reply record %llu makes no sense", ULL(key->off));
 		break;
 	case KEY_STATE:

@@ -114,6 +114,21 @@ void fs_replies_foreach(struct fs *fs, void (*fn)(void *arg, const struct fs_rep
  * Mount and unmount
  */
 
+/* Whatever the record says, no number is given out that an inode has. */
+static int counters_past(struct fs *fs)
+{
+	struct fs_key last = {.ino = FS_SHARED_INO - 1, .type = UINT8_MAX, .off = UINT64_MAX, .snap = UINT32_MAX};
+	uint8_t val[TREE_VALUE_MAX];
+	int r = tree_prev(fs, &last, val, sizeof(val));
+
+	if (r >= 0 && last.ino >= fs->files->next_ino) {
+		log_error("fs", "the counters are damaged: next inode=%llu, there is one of number=%llu",
+			(unsigned long long)fs->files->next_ino, (unsigned long long)last.ino);
+		fs->files->next_ino = last.ino + 1;
+	}
+	return r == -ENOENT || r >= 0 ? 0 : r;
+}
+
 static int counters_mount(struct fs *fs)
 {
 	struct fs_key key = {.type = KEY_COUNTERS};
@@ -126,7 +141,7 @@ static int counters_mount(struct fs *fs)
 		return -EIO;
 	fs->files->next_ino = le64_get(disk.next_ino);
 	fs->files->inode_count = le64_get(disk.inodes);
-	return 0;
+	return counters_past(fs);
 }
 
 static void files_free(struct fs *fs)

@@ -385,7 +385,7 @@ int orphans_mount(struct fs *fs)
 			return -ENOMEM;
 		orphan->ino = find.ino = key.off;
 		list_push_back(&files->orphans, &orphan->link);
-		if (disk.state == ORPHAN_HELD) {
+		if (disk.state != ORPHAN_DELETE) { /* fs check names one that makes no sense */
 			r = fs_view(fs, orphan_find_pass, &find);
 			if (r < 0)
 				return r;

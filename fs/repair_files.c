@@ -88,6 +88,7 @@ void repair_path(struct repair *r, uint64_t ino, char *path, size_t room)
 
 static bool global_good(struct repair *r, const struct fs_key *key, size_t len)
 {
+	struct reply_disk reply;
 	struct fs_state state;
 	uint64_t created, end;
 	const char *name;
@@ -108,7 +109,8 @@ static bool global_good(struct repair *r, const struct fs_key *key, size_t len)
 	case KEY_ORPHAN:
 		return len == sizeof(struct orphan_disk) && r->value[0] <= ORPHAN_DELETE;
 	case KEY_REPLY:
-		return len == sizeof(struct reply_disk) && key->off < FS_REPLIES;
+		memcpy(&reply, r->value, sizeof(reply));
+		return len == sizeof(reply) && le64_get(reply.seq) % FS_REPLIES == key->off;
 	case KEY_STATE:
 		return state_decode(r->value, len, &state) == 0;
 	case KEY_SHARE:
