@@ -56,7 +56,7 @@ server_start() {
 	server_pid=$!
 	local i
 	for ((i = 0; i < 600; i++)); do
-		furrow status >/dev/null 2>&1 && return 0
+		furrow state list >/dev/null 2>&1 && return 0 # without a server it fails, and does not look at the drives itself
 		kill -0 $server_pid 2>/dev/null || break
 		sleep 0.1
 	done
@@ -96,6 +96,29 @@ mount_rdma() { # DIR [OPTIONS]
 mount_tcp() { # DIR [OPTIONS]
 	mkdir -p "$1"
 	mount -t nfs -o "vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock${2:+,$2}" $address:/data "$1"
+}
+# The other guest of a pair (tests/run), which shares no more with this one than a network and the directory of requests.
+# peer LINE OF SHELL: runs it there and waits for its end; its output and exit status are the command's
+peer_dir=$build/vm-peer
+peer() {
+	local request=$peer_dir/$(date +%s%N)$RANDOM rc
+	echo "$*" >"$request.new" && mv "$request.new" "$request.do"
+	while [ ! -e "$request.rc" ]; do sleep 0.1; done
+	rc=$(cat "$request.rc")
+	cat "$request.out"
+	rm -f "$request".*
+	return "$rc"
+}
+peer_wait() { # until it has booted
+	local i
+	for ((i = 0; i < 1200; i++)); do [ -e "$peer_dir/ready" ] && return 0; sleep 0.5; done
+	not_ok "the other guest comes" && finish
+}
+peer_crash() { # it is gone without a word; --again: and boots, see peer_wait
+	rm -f "$peer_dir/ready"
+	[ "${1:-}" = --again ] && : >"$peer_dir/again"
+	echo "echo b >/proc/sysrq-trigger" >"$peer_dir/new" && mv "$peer_dir/new" "$peer_dir/0.do"
+	while [ -e "$peer_dir/0.do" ]; do sleep 0.1; done
 }
 same_tree() { diff -r --no-dereference "$1" "$2"; }
 # fs check of the live file system through the server, or offline when it is stopped
