@@ -5,7 +5,8 @@
  *
  * A step is a number, and every number is a possible step whatever went before. So when one fails, steps are left out
  * as long as it still fails, and what remains is printed: FURROW_TRACE="number number ..." runs just that.
- * FURROW_SEED says where to begin, FURROW_STEPS how many; FURROW_LONG makes it millions.
+ * FURROW_SEED says where to begin, FURROW_STEPS how many; FURROW_LONG makes it millions, which takes some twenty minutes
+ * (FURROW_LIMIT).
  *
  * The server, its clock and its clients are in nfs4_world.h.
  */
