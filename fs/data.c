@@ -164,10 +164,11 @@ static uint64_t record_hash(uint64_t ino, uint64_t block)
 
 struct block_record *record_find(const struct fs_files *files, const struct inode *inode, uint64_t block)
 {
-	uint64_t hash = record_hash(inode->ino, block);
-
 	if (!inode->data || inode->data->records == 0)
 		return NULL;
+
+	uint64_t hash = record_hash(inode->ino, block);
+
 	htable_foreach_hash (node, &files->records, hash) {
 		struct block_record *rec = container_of(node, struct block_record, node);
 

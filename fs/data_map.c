@@ -2,7 +2,8 @@
  * Where blocks of files were found: from inode and block to place and checksum, for blocks of the cache of clean data.
  *
  * A reader who finds a block here and in the cache needs no look at the tree and no pass. It is a table without chains,
- * in which a newer entry takes the place of an older one.
+ * in which a newer entry takes the place of an older one. A file's blocks follow one another from a slot that its inode
+ * number gives, so those of one file are never in each other's way as long as the table has room for all of it.
  *
  * What it says is right as long as no extent of the inode changed. So each inode in memory has a number, given when it
  * came into memory and anew with each change of an extent of its own that is applied; an entry has the one of its
@@ -23,7 +24,7 @@ struct map_slot {
 
 static struct map_slot *slot_of(const struct data_map *m, const struct inode *inode, uint64_t block)
 {
-	return &m->slot[hash_u64(inode->ino * 0x9e3779b97f4a7c15ull + block) & m->mask];
+	return &m->slot[(inode->node.hash + block) & m->mask];
 }
 
 uint64_t data_map_new(struct fs *fs)
