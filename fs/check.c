@@ -222,7 +222,7 @@ static void check_enter(struct check *c, const struct fs_key *key, size_t len)
 	c->result->inodes++;
 	ci->found = true;
 	ci->gen = c->attr.gen;
-	ci->type = c->attr.type;
+	ci->type = (uint8_t)c->attr.type;
 	ci->nlink = c->attr.nlink;
 	ci->parent = c->attr.type == FS_DIR ? c->attr.aux : 0;
 }

@@ -406,13 +406,13 @@ static int make_attr(const struct make_call *c, const struct inode_attr *dir, st
 	attr->gid = dir->mode & 02000 ? dir->gid : cred->gid;
 	if ((set->set & FS_SET_GID) && (root || cred_in_group(cred, set->gid)) && !(dir->mode & 02000))
 		attr->gid = set->gid;
-	attr->mode = set->set & FS_SET_MODE ? (uint16_t)(set->mode & 07777) : 0;
+	attr->mode = set->set & FS_SET_MODE ? set->mode & 07777 : 0;
 	if (attr->type == FS_LNK)
 		attr->mode = 0777;
 	if (attr->type == FS_DIR)
-		attr->mode = (uint16_t)((attr->mode & ~02000) | (dir->mode & 02000) | (root ? attr->mode & 02000 : 0));
+		attr->mode = (attr->mode & ~02000u) | (dir->mode & 02000) | (root ? attr->mode & 02000 : 0);
 	else if ((attr->mode & 02010) == 02010 && !root && !cred_in_group(cred, attr->gid))
-		attr->mode &= (uint16_t)~02000;
+		attr->mode &= ~02000u;
 	if (set->set & FS_SET_ATIME_NOW)
 		attr->atime = now;
 	else if (set->set & FS_SET_ATIME)
@@ -678,7 +678,7 @@ static int link_pass(struct tx *tx, void *arg)
 	change_touch(&c->change, attr, false);
 	ent.ino = inode->ino;
 	ent.gen = attr->gen;
-	ent.type = attr->type;
+	ent.type = (uint8_t)attr->type;
 	r = dirent_add(tx, &c->change, dir_attr, dir->ino, c->name, c->name_len, &ent);
 	if (r < 0)
 		return r;

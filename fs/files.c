@@ -17,7 +17,7 @@ int files_format(struct tx *tx, const struct fs_create_options *options)
 		.nlink = 2,
 		.uid = options->root_uid,
 		.gid = options->root_gid,
-		.mode = (uint16_t)((options->root_mode ? options->root_mode : 0755) & 07777),
+		.mode = (options->root_mode ? options->root_mode : 0755) & 07777,
 		.type = FS_DIR,
 		.change = fs_change_next(tx_fs(tx)),
 		.atime = now,

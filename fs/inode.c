@@ -35,20 +35,11 @@ int64_t time_pack(const struct timespec *t)
 
 struct timespec time_unpack(int64_t ns)
 {
-	const int64_t second = (int64_t)NSEC_PER_SEC;
+	const uint64_t before = (INT64_MAX / (int64_t)NSEC_PER_SEC) * NSEC_PER_SEC; /* whole seconds, nearly 2^63 ns */
+	uint64_t n = (uint64_t)ns + before, s = n / NSEC_PER_SEC; /* without a sign this is two multiplications */
 
-	if (ns >= 0) { /* nearly always; without a sign this is two multiplications */
-		uint64_t s = (uint64_t)ns / NSEC_PER_SEC;
-
-		return (struct timespec){.tv_sec = (time_t)s, .tv_nsec = (long)((uint64_t)ns - s * NSEC_PER_SEC)};
-	}
-	struct timespec t = {.tv_sec = ns / second, .tv_nsec = ns % second};
-
-	if (t.tv_nsec < 0) {
-		t.tv_nsec += second;
-		t.tv_sec--;
-	}
-	return t;
+	return (struct timespec){
+		.tv_sec = (time_t)(s - before / NSEC_PER_SEC), .tv_nsec = (long)(n - s * NSEC_PER_SEC)};
 }
 
 int64_t time_now(void)
@@ -104,8 +95,8 @@ void inode_encode(const struct inode_attr *attr, struct inode_disk *disk)
 {
 	*disk = (struct inode_disk){
 		.generation = le32_put(attr->gen),
-		.type = attr->type,
-		.mode = le16_put(attr->mode),
+		.type = (uint8_t)attr->type,
+		.mode = le16_put((uint16_t)attr->mode),
 		.nlink = le32_put(attr->nlink),
 		.uid = le32_put(attr->uid),
 		.gid = le32_put(attr->gid),
@@ -124,33 +115,36 @@ void inode_encode(const struct inode_attr *attr, struct inode_disk *disk)
 	};
 }
 
+/* What both have first, in the same order. */
+#define SAME_BYTES (offsetof(struct inode_attr, flags) - offsetof(struct inode_attr, gen))
+#define same_place(ours, theirs)                                                                                       \
+	_Static_assert(offsetof(struct inode_attr, ours) - offsetof(struct inode_attr, gen) ==                         \
+			       offsetof(struct fs_attr, theirs) - offsetof(struct fs_attr, id.gen),                    \
+		"copied as one")
+same_place(snap, id.snap);
+same_place(type, type);
+same_place(mode, mode);
+same_place(nlink, nlink);
+same_place(uid, uid);
+same_place(gid, gid);
+same_place(rdev_major, rdev_major);
+same_place(rdev_minor, rdev_minor);
+
 void attr_fill(const struct inode_attr *from, uint64_t ino, struct fs_attr *to)
 {
-	uint64_t size = from->size, used = from->blocks * BLOCK_BYTES;
-
 	if (!to)
 		return;
-	if (from->type == FS_DIR) {
-		size = BLOCK_BYTES + from->size * 64;
-		used = size;
-	}
-	*to = (struct fs_attr){
-		.id = {.ino = ino, .gen = from->gen, .snap = from->snap},
-		.type = (enum fs_type)from->type,
-		.mode = from->mode,
-		.nlink = from->nlink,
-		.uid = from->uid,
-		.gid = from->gid,
-		.rdev_major = from->rdev_major,
-		.rdev_minor = from->rdev_minor,
-		.size = size,
-		.used_bytes = used,
-		.change = from->change,
-		.atime = time_unpack(from->atime),
-		.mtime = time_unpack(from->mtime),
-		.ctime = time_unpack(from->ctime),
-		.btime = time_unpack(from->btime),
-	};
+	to->id.ino = ino;
+	memcpy(&to->id.gen, &from->gen, SAME_BYTES);
+	to->size = from->size;
+	to->used_bytes = from->blocks * BLOCK_BYTES;
+	if (from->type == FS_DIR)
+		to->size = to->used_bytes = BLOCK_BYTES + from->size * 64;
+	to->change = from->change;
+	to->atime = time_unpack(from->atime);
+	to->mtime = time_unpack(from->mtime);
+	to->ctime = time_unpack(from->ctime);
+	to->btime = time_unpack(from->btime);
 }
 
 void wcc_before(struct fs_wcc *wcc, const struct inode_attr *attr)
@@ -418,9 +412,9 @@ void attr_kill_suid(struct inode_attr *attr, const struct fs_cred *cred)
 {
 	if (attr->type != FS_REG || cred->uid == 0)
 		return;
-	attr->mode &= (uint16_t)~04000;
+	attr->mode &= ~04000u;
 	if (attr->mode & 0010)
-		attr->mode &= (uint16_t)~02000;
+		attr->mode &= ~02000u;
 }
 
 int attr_set(struct inode_attr *attr, const struct fs_op *op, const struct fs_setattr *set, int64_t now)
@@ -453,15 +447,15 @@ int attr_set(struct inode_attr *attr, const struct fs_op *op, const struct fs_se
 		attr->mtime = now;
 	}
 	if (set->set & FS_SET_MODE) {
-		attr->mode = (uint16_t)(set->mode & 07777);
+		attr->mode = set->mode & 07777;
 		if (!root && !cred_in_group(cred, gid))
-			attr->mode &= (uint16_t)~02000;
+			attr->mode &= ~02000u;
 	}
 	if (set->set & (FS_SET_UID | FS_SET_GID)) {
 		if (attr->type != FS_DIR) {
-			attr->mode &= (uint16_t)~04000;
+			attr->mode &= ~04000u;
 			if (attr->mode & 0010)
-				attr->mode &= (uint16_t)~02000;
+				attr->mode &= ~02000u;
 		}
 		if (set->set & FS_SET_UID)
 			attr->uid = set->uid;

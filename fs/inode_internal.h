@@ -21,12 +21,13 @@
 /*
  * As the tree holds it, with what unstable writes changed meanwhile on top. disk_size is the size
  * that the tree has: size is ahead of it while data that makes the file longer is not flushed.
+ * It begins with what struct fs_attr has in the same order: attr_fill() then takes few instructions.
  */
 struct inode_attr {
-	uint32_t gen, nlink, uid, gid, rdev_major, rdev_minor, flags;
+	uint32_t gen;
 	uint32_t snap; /* 0: live; else it is the one of that snapshot, which nothing changes */
-	uint16_t mode;
-	uint8_t type;
+	uint32_t type, mode, nlink, uid, gid, rdev_major, rdev_minor;
+	uint32_t flags;
 	uint64_t size, disk_size, blocks, change, aux, next_seq;
 	int64_t atime, mtime, ctime, btime;
 };

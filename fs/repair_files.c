@@ -390,7 +390,7 @@ static int gather_inode(struct repair_inode *ri, struct repair *r, size_t len)
 		return 0;
 	ri->found = true;
 	ri->gen = a.gen;
-	ri->type = a.type;
+	ri->type = (uint8_t)a.type;
 	ri->nlink = a.nlink;
 	ri->size = a.size;
 	ri->blocks = a.blocks;
