@@ -175,9 +175,10 @@ struct fiber;
 struct fiber *fiber_self(void); /* NULL outside of a fiber */
 /* Starts a fiber here; it first runs when the caller waits. -EAGAIN when all are taken. No wait. */
 int fiber_spawn(void (*fn)(void *arg), void *arg);
-void fiber_yield(void);		      /* waits: lets the others run once */
-void fiber_sleep(uint64_t ns);	      /* waits */
-void fiber_suspend(void);	      /* waits until fiber_wake(); a wake that came first is remembered */
+int fiber_start(struct mail *mail); /* the same for mail->fn(mail->arg): MAIL stays the reactor's until it is called */
+void fiber_yield(void);		    /* waits: lets the others run once */
+void fiber_sleep(uint64_t ns);	    /* waits */
+void fiber_suspend(void);	    /* waits until fiber_wake(); a wake that came first is remembered */
 void fiber_wake(struct fiber *fiber); /* no wait; same reactor only (else reactor_post) */
 /* As fiber_suspend(), until DEADLINE at the latest: 0 or -ETIME. */
 int fiber_suspend_until(uint64_t deadline);

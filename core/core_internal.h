@@ -78,13 +78,48 @@ struct fiber {
 	struct reactor *reactor;
 };
 
+struct mail_queue {
+	struct mail *first, **last;
+};
+static inline void mail_queue_init(struct mail_queue *q)
+{
+	q->first = NULL;
+	q->last = &q->first;
+}
+static inline void mail_queue_push(struct mail_queue *q, struct mail *mail)
+{
+	mail->next = NULL;
+	*q->last = mail;
+	q->last = &mail->next;
+}
+static inline struct mail *mail_queue_pop(struct mail_queue *q) /* it is not empty */
+{
+	struct mail *mail = q->first;
+	q->first = mail->next;
+	if (!q->first)
+		q->last = &q->first;
+	return mail;
+}
+/* Moves all of FROM to the end of TO. */
+static inline void mail_queue_append(struct mail_queue *to, struct mail_queue *from)
+{
+	if (!from->first)
+		return;
+	*to->last = from->first;
+	to->last = from->last;
+	mail_queue_init(from);
+}
+
 struct fiber_pool {
 	struct list runnable; /* will run in the next round */
 	struct list batch;    /* run in this round */
 	struct list free;
 	struct list slabs;
-	struct mail *spawn_first, **spawn_last; /* wait for a free fiber */
-	uint32_t made, limit, used, stack_bytes;
+	struct mail_queue starts;   /* functions that will begin in the next round */
+	struct mail_queue starting; /* in this one, before the batch */
+	struct mail_queue waiting;  /* for a fiber to end */
+	uint32_t made, limit, stack_bytes;
+	uint32_t used; /* by what began, and by starts */
 };
 
 int fiber_pool_init(struct fiber_pool *pool, struct reactor *reactor, uint32_t limit, uint32_t stack_bytes);
@@ -149,9 +184,9 @@ struct reactor {
 	int wake_fd;
 
 	struct list pollers;
-	unsigned calls_out; /* fibers here that wait for another reactor's answer */
-	uint64_t spin_ns;   /* adaptive */
-	struct mail *local_first, **local_last;
+	unsigned calls_out;	 /* fibers here that wait for another reactor's answer */
+	uint64_t spin_ns;	 /* adaptive */
+	struct mail_queue local; /* from itself */
 	struct mail *mail_pool;
 	unsigned mail_pool_count;
 
@@ -169,6 +204,8 @@ struct reactor {
 } __attribute__((aligned(CACHE_LINE)));
 
 extern _Thread_local struct reactor *reactor_current;
+/* A message of the pool. Never fails. */
+struct mail *mail_make(void (*fn)(void *arg), void *arg, bool spawn);
 /* The message was read: back to the pool, when it is from there. */
 void mail_release(struct reactor *reactor, struct mail *mail);
 extern _Thread_local unsigned metric_slot; /* of this thread: its reactor's index, or the shared one */

@@ -9,12 +9,14 @@
  * words at the low end of each stack, looked at whenever the fiber is left. A broken canary ends the process: what
  * lay below has been overwritten already.
  *
- * The life of a fiber: fiber_spawn() takes one from the free list (last in first out, so that its stack is still in
- * the cache) and puts it at the end of `runnable`. The loop moves `runnable` to `batch` and switches to the first;
- * each that waits switches on to the next of the batch, the last one back to the loop. So what becomes runnable in
- * a round runs in the next one, and the loop looks at the ring and at its timers in between. When its function
- * returns a fiber goes to the free list and keeps the frame of fiber_main(), which takes the next function when it
- * runs again.
+ * A round: the loop moves `runnable` to `batch` and switches to the first; each that waits switches on to the next, the
+ * last one back to the loop. Starts come before those that go on. What becomes runnable in a round runs in the next
+ * one, and the loop looks at the ring and at its timers in between.
+ *
+ * A start (fiber_spawn() and its kin) is only a function in a queue, with a stack counted for it. In its turn it runs
+ * on the fiber whose own function has just returned, without a switch, or on one of the free list (last in first out,
+ * so that its stack is still in the cache). So a hundred calls that come together and do not wait run one after the
+ * other on one fiber. One that is free keeps the frame of fiber_main().
  *
  * Two kinds of waits are kept apart. fiber_suspend() ends with fiber_wake(), which is remembered when it came
  * first. Waits of core's own (locks, io, sleeps) park: their one waker has found this very wait in some list. A
@@ -66,7 +68,8 @@ static void canary_set(const struct context *context)
 		((uint64_t *)(void *)context->stack_low)[i] = CANARY;
 }
 
-/* The word nearest to the frames is the first that an overflow reaches; at the end of a fiber all are looked at. */
+/* The word nearest to the frames is the first that an overflow reaches; all are looked at where a fiber becomes free.
+ */
 static inline void canary_check(const struct context *context, unsigned words)
 {
 	const uint64_t *low = (const uint64_t *)(const void *)context->stack_low;
@@ -97,81 +100,10 @@ context_switch(struct context *from, struct context *to)
 #endif
 }
 
-/* Leaves FIBER, whose state says already where it waits, for the next of this round or for the loop. */
-static inline void fiber_leave(struct fiber *fiber)
-{
-	struct reactor *r = fiber->reactor;
-	struct list_node *n = list_pop_front(&r->fibers.batch);
-	struct fiber *next = n ? container_of(n, struct fiber, node) : NULL;
-
-	canary_check(&fiber->context, 1);
-	r->current = next;
-	context_switch(&fiber->context, next ? &next->context : &r->loop);
-}
-
-bool fibers_run(struct reactor *r)
-{
-	list_append(&r->fibers.batch, &r->fibers.runnable);
-	struct list_node *n = list_pop_front(&r->fibers.batch);
-	if (!n)
-		return false;
-	r->current = container_of(n, struct fiber, node);
-	context_switch(&r->loop, &r->current->context);
-	return true;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Birth and death
- */
-
-static void fiber_launch(struct fiber *f, void (*fn)(void *arg), void *arg)
-{
-	f->fn = fn;
-	f->arg = arg;
-	f->state = FIBER_READY;
-	f->wake_pending = false;
-	list_push_back(&f->reactor->fibers.runnable, &f->node);
-	counter_add(&metric_fibers_started, 1);
-}
-
-/* The fiber is done with its function; when somebody waits for a fiber, it goes on as that one in the next round. */
-static void fiber_end(struct fiber *fiber)
-{
-	struct fiber_pool *pool = &fiber->reactor->fibers;
-	struct mail *mail = pool->spawn_first;
-
-	canary_check(&fiber->context, CANARY_WORDS);
-	if (mail) {
-		pool->spawn_first = mail->next;
-		if (!mail->next)
-			pool->spawn_last = &pool->spawn_first;
-		void (*fn)(void *arg) = mail->fn;
-		void *arg = mail->arg;
-		mail_release(fiber->reactor, mail);
-		fiber_launch(fiber, fn, arg);
-	} else {
-		fiber->state = FIBER_FREE;
-		list_push_front(&pool->free, &fiber->node);
-		pool->used--;
-	}
-	fiber_leave(fiber);
-}
-
-/* The lowest frame of every fiber. It is entered by the first switch to a new stack and never returns. */
-static void fiber_main(void)
-{
-	struct fiber *fiber = reactor_current->current;
-#if CORE_ASAN
-	__sanitizer_finish_switch_fiber(NULL, NULL, NULL);
-#endif
-	for (;;) {
-		fiber->fn(fiber->arg);
-		fiber_end(fiber);
-	}
-}
+static void fiber_main(void);
 
 /* Lays out a new stack as if fiber_switch() had left it just before the first instruction of fiber_main(). */
-static void fiber_prepare(struct fiber *fiber, unsigned color)
+static void fiber_prepare(struct fiber *fiber)
 {
 	struct context *c = &fiber->context;
 	canary_set(c);
@@ -181,9 +113,9 @@ static void fiber_prepare(struct fiber *fiber, unsigned color)
 	c->uc.uc_stack.ss_size = c->stack_bytes;
 	c->uc.uc_link = NULL;
 	makecontext(&c->uc, fiber_main, 0);
-	(void)color;
 #else
 	/* Tops of stacks 64 KiB apart would all compete for the same few lines of the cache. */
+	uint64_t color = (uintptr_t)c->stack_low / c->stack_bytes % SLAB_FIBERS;
 	uint64_t *top = (uint64_t *)(void *)(c->stack_low + c->stack_bytes - 128ull * color);
 	uint32_t mxcsr;
 	uint16_t x87;
@@ -199,6 +131,95 @@ static void fiber_prepare(struct fiber *fiber, unsigned color)
 	c->tsan = __tsan_create_fiber(0);
 #endif
 	fiber->started = true;
+}
+
+/* FIBER goes on with the start that came first. There is one. */
+static inline void start_take(struct fiber *fiber)
+{
+	struct reactor *r = fiber->reactor;
+	struct mail *mail = mail_queue_pop(&r->fibers.starting);
+
+	fiber->fn = mail->fn;
+	fiber->arg = mail->arg;
+	fiber->state = FIBER_READY;
+	fiber->wake_pending = false;
+	mail_release(r, mail);
+}
+
+/* Who runs next in this round; NULL: it is over. */
+static inline struct fiber *fiber_next(struct reactor *r)
+{
+	struct fiber_pool *pool = &r->fibers;
+	struct list_node *n = list_pop_front(pool->starting.first ? &pool->free : &pool->batch);
+
+	if (!n)
+		return NULL;
+	struct fiber *f = container_of(n, struct fiber, node);
+	if (pool->starting.first) {
+		if (!f->started)
+			fiber_prepare(f);
+		start_take(f);
+	}
+	return f;
+}
+
+/* Leaves FIBER, whose state says already where it waits, for the next of this round or for the loop. */
+static inline void fiber_leave(struct fiber *fiber)
+{
+	struct reactor *r = fiber->reactor;
+	struct fiber *next = fiber_next(r);
+
+	canary_check(&fiber->context, 1);
+	r->current = next;
+	context_switch(&fiber->context, next ? &next->context : &r->loop);
+}
+
+bool fibers_run(struct reactor *r)
+{
+	list_append(&r->fibers.batch, &r->fibers.runnable);
+	mail_queue_append(&r->fibers.starting, &r->fibers.starts);
+	r->current = fiber_next(r);
+	if (!r->current)
+		return false;
+	context_switch(&r->loop, &r->current->context);
+	return true;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Birth and death
+ */
+
+/* The fiber is done with its function: it goes on with another, or is free. */
+static void fiber_end(struct fiber *fiber)
+{
+	struct fiber_pool *pool = &fiber->reactor->fibers;
+
+	if (pool->waiting.first)
+		mail_queue_push(&pool->starts, mail_queue_pop(&pool->waiting)); /* has the stack that was this one's */
+	else
+		pool->used--;
+	if (pool->starting.first) {
+		canary_check(&fiber->context, 1);
+		start_take(fiber);
+		return;
+	}
+	canary_check(&fiber->context, CANARY_WORDS);
+	fiber->state = FIBER_FREE;
+	list_push_front(&pool->free, &fiber->node);
+	fiber_leave(fiber);
+}
+
+/* The lowest frame of every fiber. It is entered by the first switch to a new stack and never returns. */
+static void fiber_main(void)
+{
+	struct fiber *fiber = reactor_current->current;
+#if CORE_ASAN
+	__sanitizer_finish_switch_fiber(NULL, NULL, NULL);
+#endif
+	for (;;) {
+		fiber->fn(fiber->arg);
+		fiber_end(fiber);
+	}
 }
 
 static int slab_make(struct reactor *r)
@@ -243,7 +264,9 @@ int fiber_pool_init(struct fiber_pool *pool, struct reactor *r, uint32_t limit, 
 	list_init(&pool->batch);
 	list_init(&pool->free);
 	list_init(&pool->slabs);
-	pool->spawn_last = &pool->spawn_first;
+	mail_queue_init(&pool->starts);
+	mail_queue_init(&pool->starting);
+	mail_queue_init(&pool->waiting);
 	pool->limit = limit;
 	/* Instrumented frames are several times as large. */
 	pool->stack_bytes = stack_bytes * (CORE_ASAN || CORE_TSAN ? 4u : 1u);
@@ -270,47 +293,50 @@ void fiber_pool_fini(struct fiber_pool *pool)
 	}
 }
 
-/* A fiber that is not in use, or NULL when the limit is reached or memory is out. */
-static struct fiber *fiber_take(struct reactor *r)
+/* Counts a stack for a start. False: the limit is reached or memory is out. */
+static inline bool start_admit(struct reactor *r)
 {
 	struct fiber_pool *pool = &r->fibers;
-	if (pool->used >= pool->limit)
-		return NULL;
-	if (list_empty(&pool->free) && slab_make(r) < 0)
-		return NULL;
-	struct fiber *f = container_of(list_pop_front(&pool->free), struct fiber, node);
-	if (!f->started)
-		fiber_prepare(f, pool->used % 16);
+
+	if (pool->used >= pool->limit || (pool->used == pool->made && slab_make(r) < 0))
+		return false;
 	pool->used++;
-	return f;
+	return true;
+}
+
+static inline void start_queue(struct reactor *r, struct mail *mail)
+{
+	mail_queue_push(&r->fibers.starts, mail);
+	counter_add(&metric_fibers_started, 1);
+}
+
+int fiber_start(struct mail *mail)
+{
+	struct reactor *r = reactor_current;
+	assert(r);
+	if (!start_admit(r))
+		return -EAGAIN;
+	start_queue(r, mail);
+	return 0;
 }
 
 int fiber_spawn(void (*fn)(void *arg), void *arg)
 {
 	struct reactor *r = reactor_current;
 	assert(r);
-	struct fiber *f = fiber_take(r);
-	if (!f)
+	if (!start_admit(r))
 		return -EAGAIN;
-	fiber_launch(f, fn, arg);
+	start_queue(r, mail_make(fn, arg, true));
 	return 0;
 }
 
 /* Starts the fiber that MAIL asks for, or keeps MAIL until a fiber ends. */
 void fiber_spawn_mail(struct reactor *r, struct mail *mail)
 {
-	struct fiber_pool *pool = &r->fibers;
-	struct fiber *f = pool->spawn_first ? NULL : fiber_take(r);
-	if (!f) {
-		mail->next = NULL;
-		*pool->spawn_last = mail;
-		pool->spawn_last = &mail->next;
-		return;
-	}
-	void (*fn)(void *arg) = mail->fn;
-	void *arg = mail->arg;
-	mail_release(r, mail);
-	fiber_launch(f, fn, arg);
+	if (r->fibers.waiting.first || !start_admit(r))
+		mail_queue_push(&r->fibers.waiting, mail);
+	else
+		start_queue(r, mail);
 }
 
 void fiber_loop_context_init(struct reactor *r)

@@ -95,10 +95,8 @@ static void reactor_ring_bell(struct reactor *r)
 void reactor_mail(struct reactor *r, struct mail *mail)
 {
 	assert(r);
-	mail->next = NULL;
 	if (r == reactor_current) {
-		*r->local_last = mail;
-		r->local_last = &mail->next;
+		mail_queue_push(&r->local, mail);
 		return;
 	}
 	struct mail *top = atomic_load_explicit(&r->mailbox, memory_order_relaxed);
@@ -109,7 +107,7 @@ void reactor_mail(struct reactor *r, struct mail *mail)
 	reactor_ring_bell(r);
 }
 
-static struct mail *mail_make(void (*fn)(void *arg), void *arg, bool spawn)
+struct mail *mail_make(void (*fn)(void *arg), void *arg, bool spawn)
 {
 	struct reactor *r = reactor_current;
 	struct mail *mail = r ? r->mail_pool : NULL;
@@ -182,9 +180,8 @@ static struct mail *mailbox_take(struct reactor *r)
 
 static void mailbox_run(struct reactor *r)
 {
-	struct mail *local = r->local_first, *remote = mailbox_take(r), *next;
-	r->local_first = NULL;
-	r->local_last = &r->local_first;
+	struct mail *local = r->local.first, *remote = mailbox_take(r), *next;
+	mail_queue_init(&r->local);
 	for (; local; local = next) {
 		next = local->next;
 		mail_read(r, local);
@@ -304,7 +301,7 @@ static bool pollers_arm(struct reactor *r)
 
 static inline bool reactor_has_work(struct reactor *r)
 {
-	return !list_empty(&r->fibers.runnable) || r->local_first || !mailbox_empty(r) ||
+	return !list_empty(&r->fibers.runnable) || r->fibers.starts.first || r->local.first || !mailbox_empty(r) ||
 	       atomic_load_explicit(&r->stop, memory_order_relaxed);
 }
 
@@ -512,8 +509,7 @@ static void signals_end(void)
 static int reactor_open(struct reactor *r, struct error *err)
 {
 	list_init(&r->pollers);
-	r->local_first = NULL;
-	r->local_last = &r->local_first;
+	mail_queue_init(&r->local);
 	r->current = NULL;
 	r->calls_out = 0;
 	r->spin_ns = 0;
@@ -537,14 +533,16 @@ static void reactor_close(struct reactor *r)
 	if (r->heap)
 		timers_fini(r);
 	if (r->fibers.made) {
-		mail_discard(r, r->fibers.spawn_first);
+		mail_discard(r, r->fibers.starts.first);
+		mail_discard(r, r->fibers.starting.first);
+		mail_discard(r, r->fibers.waiting.first);
 		fiber_pool_fini(&r->fibers);
 		r->fibers.made = 0;
 	}
-	mail_discard(r, r->local_first);
+	mail_discard(r, r->local.first);
 	mail_discard(r, mailbox_take(r));
 	mail_discard(r, r->mail_pool);
-	r->local_first = NULL;
+	mail_queue_init(&r->local);
 	r->mail_pool = NULL;
 	r->mail_pool_count = 0;
 	if (r->wake_fd >= 0)

@@ -50,6 +50,7 @@ struct rpc_run {
 	struct rpc_request req; /* first: what procedures see */
 	struct rpc_call *call;
 	struct rpc_server *server;
+	struct mail start; /* of its fiber */
 	struct buf *buf, *head_buf;
 	struct rpc_procedure_metrics *metrics;
 	struct rpc_cache_entry *entry;
@@ -122,7 +123,8 @@ static bool call_admit(struct rpc_call *call)
 	run->reply.call = call;
 	list_node_init(&run->reply.node);
 	call->run = run;
-	if (fiber_spawn(run_fiber, run) < 0) {
+	run->start = (struct mail){.fn = run_fiber, .arg = run};
+	if (fiber_start(&run->start) < 0) {
 		call->run = NULL;
 		buf_put(buf);
 		return false;
