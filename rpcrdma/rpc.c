@@ -794,6 +794,11 @@ const struct sockaddr_storage *rpc_peer(const struct rpc_request *req)
 	return &req->connection->peer;
 }
 
+const struct in6_addr *rpc_peer_address(const struct rpc_request *req)
+{
+	return &req->connection->peer_address;
+}
+
 const struct sockaddr_storage *rpc_local(const struct rpc_request *req)
 {
 	return &req->connection->local;

@@ -13,6 +13,8 @@
 #ifndef FURROW_RPCRDMA_H
 #define FURROW_RPCRDMA_H
 
+#include <netinet/in.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "core/core.h"
@@ -102,6 +104,7 @@ struct rpc_request {
 
 /* Address of the peer, IPv4-mapped IPv6 shown as IPv4. No wait. */
 const struct sockaddr_storage *rpc_peer(const struct rpc_request *req);
+const struct in6_addr *rpc_peer_address(const struct rpc_request *req); /* without port, IPv4 as IPv4-mapped */
 /* Our own address of that connection. No wait. */
 const struct sockaddr_storage *rpc_local(const struct rpc_request *req);
 void rpc_peer_text(const struct rpc_request *req, char *text, size_t room); /* without port */
@@ -275,6 +278,8 @@ int rpc_call_out(struct rpc_outgoing *call);
 void rpc_address_portless(struct sockaddr_storage *address); /* its port becomes 0 */
 /* "192.0.2.1", "2001:db8::1"; IPv4-mapped as IPv4. Any thread. */
 void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
+/* Without port; IPv4 becomes IPv4-mapped, and what is neither ::. Any thread. */
+void rpc_address_mapped(const struct sockaddr *address, struct in6_addr *to);
 /* Of an address without its port, the same after a restart. Any thread. */
 uint64_t rpc_address_hash(const struct sockaddr *address);
 

@@ -75,6 +75,7 @@ struct rpc_connection {
 	struct rpc_server *server;
 	struct rpc_shard *shard; /* of its reactor */
 	struct sockaddr_storage peer, local;
+	struct in6_addr peer_address;	 /* rpc_peer_address() */
 	char peer_text[64];		 /* numeric, without port; IPv4-mapped as IPv4 */
 	uint64_t client;		 /* rpc_tag.client */
 	uint32_t calls;			 /* received and not yet freed */

@@ -53,6 +53,17 @@ void rpc_address_text(const struct sockaddr *address, char *text, size_t room)
 		snprintf(text, room, "unknown");
 }
 
+void rpc_address_mapped(const struct sockaddr *address, struct in6_addr *to)
+{
+	memset(to, 0, sizeof(*to));
+	if (address->sa_family == AF_INET6) {
+		*to = ((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+	} else if (address->sa_family == AF_INET) {
+		to->s6_addr[10] = to->s6_addr[11] = 0xff;
+		memcpy(&to->s6_addr[12], &((const struct sockaddr_in *)(const void *)address)->sin_addr, 4);
+	}
+}
+
 uint64_t rpc_address_hash(const struct sockaddr *address)
 {
 	int family;
@@ -136,6 +147,7 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 		peer->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
 	memcpy(&conn->local, local,
 		local->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+	rpc_address_mapped(peer, &conn->peer_address);
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
 	conn->client = rpc_address_hash(peer);
 	conn->since_ns = now_ns();

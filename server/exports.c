@@ -110,6 +110,7 @@ static struct exports *hold_take(void)
 	struct exports *table = table_get(&serial);
 
 	memset(rules, 0, sizeof(rules));
+	gate_forget();
 	if (!table)
 		return NULL;
 	for (unsigned i = 0; i < HOLDS; i++) {
@@ -328,17 +329,6 @@ const struct export *export_find(const struct exports *exports, const char *path
 	return best;
 }
 
-void address_mapped(const struct sockaddr_storage *peer, struct in6_addr *to)
-{
-	memset(to, 0, sizeof(*to));
-	if (peer->ss_family == AF_INET6) {
-		*to = ((const struct sockaddr_in6 *)(const void *)peer)->sin6_addr;
-	} else if (peer->ss_family == AF_INET) {
-		to->s6_addr[10] = to->s6_addr[11] = 0xff;
-		memcpy(&to->s6_addr[12], &((const struct sockaddr_in *)(const void *)peer)->sin_addr, 4);
-	}
-}
-
 static bool prefix_covers(const struct config_clients *c, const struct in6_addr *address)
 {
 	unsigned bytes = c->prefix / 8, bits = c->prefix % 8;
@@ -378,17 +368,31 @@ static const struct config_allow *rule_find(const struct export *export, const s
 	return best;
 }
 
+static const struct config_allow *rule_renew(
+	struct rule_known *k, const struct export *export, const struct in6_addr *address)
+{
+	k->rule = rule_find(export, address);
+	k->export = export;
+	k->client = *address;
+	return k->rule;
+}
+
+const struct config_allow *export_rule_of(const struct export *export, const struct in6_addr *address)
+{
+	if (!reactor_self() || !export->by_address)
+		return rule_find(export, address);
+	struct rule_known *k = &rules[(address->s6_addr[15] ^ export->id) % RULES];
+	if (k->export != export || memcmp(&k->client, address, sizeof(*address)))
+		return rule_renew(k, export, address);
+	return k->rule;
+}
+
 const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer)
 {
 	struct in6_addr address;
 
 	if (peer->ss_family != AF_INET && peer->ss_family != AF_INET6)
 		return NULL;
-	address_mapped(peer, &address);
-	if (!reactor_self() || !export->by_address)
-		return rule_find(export, &address);
-	struct rule_known *k = &rules[(address.s6_addr[15] ^ export->id) % RULES];
-	if (k->export != export || memcmp(&k->client, &address, sizeof(address)))
-		*k = (struct rule_known){export, address, rule_find(export, &address)};
-	return k->rule;
+	rpc_address_mapped((const struct sockaddr *)peer, &address);
+	return export_rule_of(export, &address);
 }

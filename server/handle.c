@@ -116,39 +116,11 @@ bool handle_parse(const uint8_t *data, uint32_t len, struct handle *handle)
 	return true;
 }
 
-static bool handle_verify_mac(const uint8_t data[HANDLE_BYTES], const uint64_t key[2])
+bool handle_verify(const uint8_t data[HANDLE_BYTES], const uint64_t key[2])
 {
 	struct handle_format f;
 
 	memcpy(&f, data, sizeof(f));
 	/* one comparison of a register: its time tells nothing about which bits differ */
 	return siphash24(key, data, offsetof(struct handle_format, mac)) == le64_get(f.mac);
-}
-
-/*
- * The last handles that were good, of each thread: the same again costs no MAC. All of a handle and the key are
- * compared, without a branch before the end.
- */
-#define KNOWN 256u /* as many as a byte counts */
-struct known {
-	uint64_t key[2], handle[HANDLE_BYTES / 8];
-};
-_Static_assert(sizeof(struct known) == 16 + HANDLE_BYTES, "whole words");
-static __thread struct known known[KNOWN];
-
-bool handle_verify(const uint8_t data[HANDLE_BYTES], const uint64_t key[2])
-{
-	struct known now = {.key = {key[0], key[1]}};
-	uint64_t differs = 0;
-
-	memcpy(now.handle, data, HANDLE_BYTES);
-	struct known *k = &known[(now.handle[2] * 0x9e3779b97f4a7c15ull) >> 56]; /* of the inode */
-	for (unsigned i = 0; i < HANDLE_BYTES / 8; i++)
-		differs |= now.handle[i] ^ k->handle[i];
-	if (!(differs | (now.key[0] ^ k->key[0]) | (now.key[1] ^ k->key[1])))
-		return true;
-	if (!handle_verify_mac(data, key))
-		return false;
-	*k = now;
-	return true;
 }

@@ -345,11 +345,8 @@ static bool addresses_ask(const void *key, size_t len, struct answer *answer)
 	if (rc)
 		return rc == EAI_NONAME;
 	answer->count = 0;
-	for (const struct addrinfo *a = list; a && answer->count < (int)ADDRESSES_MAX; a = a->ai_next) {
-		struct sockaddr_storage ss = {0};
-		memcpy(&ss, a->ai_addr, a->ai_addrlen);
-		address_mapped(&ss, &answer->address[answer->count++]);
-	}
+	for (const struct addrinfo *a = list; a && answer->count < (int)ADDRESSES_MAX; a = a->ai_next)
+		rpc_address_mapped(a->ai_addr, &answer->address[answer->count++]);
 	freeaddrinfo(list);
 	return true;
 }

@@ -42,7 +42,6 @@ bool clients_named(const struct config_clients *c, const struct in6_addr *addres
 int name_of(uint32_t id, bool group, bool wait, char to[LOOKUP_NAME_MAX]);
 bool number_of(const char *name, bool group, uint32_t *id); /* the reverse; false: there is none */
 void lookup_fini(void);					    /* at the end of the server */
-void address_mapped(const struct sockaddr_storage *address, struct in6_addr *to); /* IPv4 as v4-mapped */
 
 /* The export named PATH or one that PATH lies in; *REST is then what follows it. NULL: none. */
 const struct export *export_find(const struct exports *exports, const char *path, size_t len, const char **rest);
@@ -58,6 +57,7 @@ const struct export *export_find_id(const struct exports *exports, uint32_t id);
  */
 int gate_handle(const struct exports *exports, const uint8_t *data, uint32_t len, struct fs_id *id,
 	const struct export **export);
+void gate_forget(void); /* what this reactor found in earlier tables of exports */
 /*
  * Whether this caller may use EXPORT, by which rule, and as whom. -EACCES: not this client; -EPERM: not with this kind
  * of credential. Waits where the rule wants this machine's groups of a user who was not here for a while.

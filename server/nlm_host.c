@@ -95,19 +95,6 @@ int32_t nsm_state(void)
  * Addresses, IPv4 as v4-mapped
  */
 
-static struct in6_addr address_of(const struct sockaddr_storage *ss)
-{
-	struct in6_addr a = {0};
-
-	if (ss->ss_family == AF_INET6) {
-		a = ((const struct sockaddr_in6 *)(const void *)ss)->sin6_addr;
-	} else if (ss->ss_family == AF_INET) {
-		a.s6_addr[10] = a.s6_addr[11] = 0xff;
-		memcpy(&a.s6_addr[12], &((const struct sockaddr_in *)(const void *)ss)->sin_addr, 4);
-	}
-	return a;
-}
-
 static struct sockaddr_storage sockaddr_of(const struct in6_addr *a)
 {
 	struct sockaddr_storage ss = {0};
@@ -208,9 +195,7 @@ static uint64_t client_of(const struct in6_addr *address, const void *name, uint
 
 uint64_t nlm_client(const struct rpc_request *req, const struct xdr_opaque *name)
 {
-	struct in6_addr a = address_of(rpc_peer(req));
-
-	return client_of(&a, name->data, name->len);
+	return client_of(rpc_peer_address(req), name->data, name->len);
 }
 
 /* With the mutex held. */
@@ -261,13 +246,13 @@ static struct nlm_host *host_make(const struct in6_addr *address, const void *na
 
 struct nlm_host *nlm_host_get(const struct rpc_request *req, const struct xdr_opaque *name, int32_t state)
 {
-	struct in6_addr address = address_of(rpc_peer(req));
+	const struct in6_addr *address = rpc_peer_address(req);
 
 	nlm_lock();
-	struct nlm_host *h = host_make(&address, name->data, name->len);
+	struct nlm_host *h = host_make(address, name->data, name->len);
 	if (h) {
 		h->refs++;
-		h->local = address_of(rpc_local(req));
+		rpc_address_mapped((const struct sockaddr *)rpc_local(req), &h->local);
 		if (state)
 			h->state = state;
 	}
@@ -277,10 +262,10 @@ struct nlm_host *nlm_host_get(const struct rpc_request *req, const struct xdr_op
 
 struct nlm_host *nlm_host_find(const struct rpc_request *req, const struct xdr_opaque *name)
 {
-	struct in6_addr address = address_of(rpc_peer(req));
+	const struct in6_addr *address = rpc_peer_address(req);
 
 	nlm_lock();
-	struct nlm_host *h = host_find(&address, name->data, name->len);
+	struct nlm_host *h = host_find(address, name->data, name->len);
 	if (h)
 		h->refs++;
 	nlm_unlock();
@@ -403,7 +388,9 @@ static void grace_end_early(void)
 
 void nlm_host_restarted(const struct sockaddr_storage *peer, const struct xdr_opaque *name, int32_t state)
 {
-	struct in6_addr address = address_of(peer);
+	struct in6_addr address;
+
+	rpc_address_mapped((const struct sockaddr *)peer, &address);
 	char text[64];
 	uint64_t client[16];
 	unsigned count = restarted_clients(&address, name, state, client, 16);

@@ -202,6 +202,7 @@ void exports_put(struct exports *exports);
  * first. NULL: this client has no access. Waits where names are in the rules and were not asked for in a while.
  */
 const struct config_allow *export_rule(const struct export *export, const struct sockaddr_storage *peer);
+const struct config_allow *export_rule_of(const struct export *export, const struct in6_addr *address);
 
 /* ------------------------------------------------------------------------------------------------
  * The server (main.c) and the admin commands (admin.c)
