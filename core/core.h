@@ -389,7 +389,7 @@ void gauge_remove(struct gauge *gauge);
 struct histogram {
 	const char *name, *labels, *help;
 	struct histogram_slot {
-		_Atomic uint64_t count, sum, max, bucket[HISTOGRAM_BUCKETS];
+		_Atomic uint64_t sum, max, bucket[HISTOGRAM_BUCKETS];
 	} * slot; /* one per reactor, allocated by histogram_register() */
 	struct list_node node;
 };

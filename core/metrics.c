@@ -146,7 +146,6 @@ void histogram_record(struct histogram *histogram, uint64_t ns)
 	if (!histogram->slot)
 		return;
 	struct histogram_slot *s = &histogram->slot[metric_slot];
-	slot_add(&s->count, 1);
 	slot_add(&s->sum, ns);
 	slot_add(&s->bucket[bucket_of(ns)], 1);
 	uint64_t max = atomic_load_explicit(&s->max, memory_order_relaxed);
@@ -165,17 +164,13 @@ static uint64_t bucket_read(const struct histogram *h, unsigned b)
 
 uint64_t histogram_quantile(const struct histogram *histogram, double q)
 {
-	uint64_t count = 0, max = 0, seen = 0;
-	if (!histogram->slot)
+	uint64_t count = histogram_count(histogram), max = 0, seen = 0;
+	if (!count)
 		return 0;
 	for (unsigned i = 0; i < METRIC_SLOTS; i++) {
 		uint64_t m = atomic_load_explicit(&histogram->slot[i].max, memory_order_relaxed);
 		max = m > max ? m : max;
 	}
-	for (unsigned b = 0; b < HISTOGRAM_BUCKETS; b++)
-		count += bucket_read(histogram, b);
-	if (!count)
-		return 0;
 	uint64_t rank = (uint64_t)(q * (double)count);
 	if (rank >= count)
 		rank = count - 1;
@@ -299,8 +294,8 @@ uint64_t histogram_count(const struct histogram *histogram)
 {
 	uint64_t count = 0;
 
-	for (unsigned i = 0; histogram->slot && i < METRIC_SLOTS; i++)
-		count += atomic_load_explicit(&histogram->slot[i].count, memory_order_relaxed);
+	for (unsigned b = 0; histogram->slot && b < HISTOGRAM_BUCKETS; b++)
+		count += bucket_read(histogram, b);
 	return count;
 }
 

@@ -471,6 +471,7 @@ void rdma_receive_complete(struct rdma_receive *receive, const struct ibv_wc *wc
 		return;
 	}
 	call->rpc.conn = &conn->rpc;
+	call->rpc.received = now_ns();
 	call->rpc.piece = call->piece;
 	call->rpc.bytes = inline_bytes;
 	rdma_reply_room(call);

@@ -118,7 +118,7 @@ static bool call_admit(struct rpc_call *call)
 	run->charged = charge;
 	run->req.connection = conn;
 	run->req.rdma = conn->transport->rdma;
-	run->req.started = now_ns();
+	run->req.started = call->received;
 	run->req.pool = (struct xdr_pool){buf->data, sizeof(*run), size - RUN_HEAD};
 	run->reply.call = call;
 	list_node_init(&run->reply.node);
@@ -389,17 +389,18 @@ static bool reply_room(struct rpc_run *run, uint32_t len)
 static bool reply_accepted(struct rpc_run *run, uint32_t stat)
 {
 	struct xdr_out *out = &run->req.out;
-	payloads_drop(run);
-	out->p = out->base;
+	const uint32_t header[] = {
+		htobe32(run->req.xid), htobe32(REPLY), htobe32(MSG_ACCEPTED), htobe32(AUTH_NONE), 0, htobe32(stat)};
+	_Static_assert(sizeof(header) == RPC_REPLY_HEADER, "all of it");
+
+	if (run->reply.payloads)
+		payloads_drop(run);
 	out->payloads = 0;
-	if (!xdr_out_room(out, RPC_REPLY_HEADER))
+	out->p = out->base;
+	if (!xdr_out_room(out, sizeof(header)))
 		return false;
-	xdr_lay_u32(out, run->req.xid);
-	xdr_lay_u32(out, REPLY);
-	xdr_lay_u32(out, MSG_ACCEPTED);
-	xdr_lay_u32(out, AUTH_NONE);
-	xdr_lay_u32(out, 0);
-	xdr_lay_u32(out, stat);
+	memcpy(out->p, header, sizeof(header));
+	out->p += sizeof(header);
 	return true;
 }
 
@@ -585,9 +586,9 @@ static void run_procedure(struct rpc_run *run, uint32_t procedure)
 	struct rpc_server *server = run->server;
 	bool cached = req->procedure->flags & RPC_PROC_CACHED, fits;
 
-	req->tag = (struct rpc_tag){req->connection->client, req->xid, req->program->program, req->program->version,
-		procedure, cached ? args_checksum(req) : 0};
 	if (cached) {
+		req->tag = (struct rpc_tag){req->connection->client, req->xid, req->program->program,
+			req->program->version, procedure, args_checksum(req)};
 		struct xdr_out *out = &req->out;
 		uint32_t bytes = 0;
 		switch (rpc_cache_begin(server->cache, &req->tag, &run->entry, &req->replay, &req->replay_bytes,

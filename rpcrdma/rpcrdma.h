@@ -88,7 +88,7 @@ struct rpc_request {
 	uint32_t xid;
 	uint32_t auth_stat;
 	struct rpc_cred cred;
-	struct rpc_tag tag;
+	struct rpc_tag tag; /* of a procedure with RPC_PROC_CACHED */
 	bool rdma;
 	struct xdr_pool pool;
 	struct xdr_in in;   /* at the arguments */
@@ -99,7 +99,7 @@ struct rpc_request {
 	 * its result again. */
 	const void *replay;
 	uint32_t replay_bytes;
-	uint64_t started; /* now_ns() */
+	uint64_t started; /* now_ns() when the call came */
 };
 
 /* Address of the peer, IPv4-mapped IPv6 shown as IPv4. No wait. */

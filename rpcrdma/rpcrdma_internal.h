@@ -135,6 +135,7 @@ struct rpc_call {
 	bool payload_inline;
 	/* Bytes of memory that the message holds: counted from rpc_call_received() to rpc_call_free(). */
 	uint32_t held;
+	uint64_t received; /* now_ns() when it was found to have come */
 
 	/* rpc.c's own */
 	struct list_node node; /* in conn->parked, then in shard->waiting */

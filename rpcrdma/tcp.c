@@ -309,6 +309,7 @@ static void record_deliver(struct tcp_connection *c)
 	rc->bytes = call->bytes;
 	rc->reply_head_max = RPC_HEAD_MAX;
 	rc->reply_payload_max = UINT32_MAX;
+	rc->received = c->tcp->now;
 	rpc_call_received(rc);
 }
 
@@ -330,7 +331,7 @@ static bool record_mark(struct tcp_connection *c)
 	}
 	if (!c->in_record) {
 		c->in_record = true;
-		c->record_started = now_ns();
+		c->record_started = c->tcp->now;
 		tcp_sweep_soon(c->tcp);
 	}
 	c->last_fragment = mark >> 31;
@@ -398,6 +399,7 @@ static void receive_done(struct io *io)
 	if (io->flags & IORING_CQE_F_BUFFER)
 		buf = ring_take(c->tcp, io->flags);
 	c->more_came = io->flags & IORING_CQE_F_SOCK_NONEMPTY;
+	c->tcp->now = now_ns();
 	c->busy++;
 	if (res > 0) {
 		rpc_bytes_in(&c->conn, (uint32_t)res);
@@ -419,6 +421,7 @@ static void direct_done(struct io *io)
 	int res = io->res;
 
 	c->more_came = io->flags & IORING_CQE_F_SOCK_NONEMPTY;
+	c->tcp->now = now_ns();
 	c->busy++;
 	if (res > 0) {
 		uint32_t left = (uint32_t)res;

@@ -42,6 +42,7 @@ struct tcp_shard {
 	uint32_t entries, missing;
 	uint16_t missing_id[256]; /* slots without a buffer */
 	struct buf *slot[256];
+	uint64_t now;	     /* now_ns() of the last receive */
 	struct list starved; /* connections that wait for memory or admission */
 	struct timer look;   /* at them */
 	struct timer sweep;  /* for records and sends that do not end; runs only while there are some */
