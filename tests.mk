@@ -56,7 +56,7 @@ lint:
 
 .PHONY: fuzz-bin fuzz-build fuzz tools asan-build asan tsan-build tsan check check-fast check-vm lint bench bench-vm
 
-# Rates in a guest whose clock counts instructions, beside the kernel's own stack. Takes some 15 minutes.
+# Rates in a guest whose clock counts instructions, beside the kernel's own stack. Takes half an hour.
 BENCH_RUNS ?= 1
 bench-vm: all
 	$(MAKE) --no-print-directory deps EXTRA_DEPS="$(DEPS_BENCH)"

@@ -120,6 +120,11 @@ peer_crash() { # it is gone without a word; --again: and boots, see peer_wait
 	echo "echo b >/proc/sysrq-trigger" >"$peer_dir/new" && mv "$peer_dir/new" "$peer_dir/0.do"
 	while [ -e "$peer_dir/0.do" ]; do sleep 0.1; done
 }
+metric() { # NAME: its value on the page of metrics
+	/usr/bin/python3 -c 'import sys, urllib.request
+for line in urllib.request.urlopen("http://127.0.0.1:9750/metrics").read().decode().splitlines():
+    if line.split("{")[0].split(" ")[0] == sys.argv[1]: print(line.rsplit(" ", 1)[1])' "$1"
+}
 same_tree() { diff -r --no-dereference "$1" "$2"; }
 # fs check of the live file system through the server, or offline when it is stopped
 check_fs() { check "fs check is clean ${1:-}" furrow fs check a0/data; }

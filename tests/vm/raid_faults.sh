@@ -43,11 +43,6 @@ shows() {
 		furrow array status a0 | sed 's/^/#   /'
 	fi
 }
-metric() { # NAME: its value on the page of metrics
-	python3 -c 'import sys, urllib.request
-for line in urllib.request.urlopen("http://127.0.0.1:9750/metrics").read().decode().splitlines():
-    if line.split("{")[0].split(" ")[0] == sys.argv[1]: print(line.rsplit(" ", 1)[1])' "$1"
-}
 
 # A heart beat: 4 KiB written and read back past the page cache, fifty times a second where that goes. Before and after /tmp/mark
 # exists the longest silence in ms is kept, in /tmp/beat: AFTER BEFORE BEATS.
