@@ -240,7 +240,7 @@ static const uint8_t padding[4];
 
 /*
  * The chunks that are left to the procedure to fetch, as bits: the long ones. Short ones may be something that no
- * procedure of ours fetches (the path of a SYMLINK, RFC 8267 section 3), and go into the message.
+ * procedure of ours fetches (the path of a SYMLINK, RFC 8267 section 3, of less than 4 KiB), and go into the message.
  */
 static uint32_t payload_chunks(const struct rdma_header *h)
 {

@@ -28,7 +28,7 @@
 #define RDMA_DRAIN_WAIT (5 * NSEC_PER_SEC)
 #define RDMA_FLUSH_WAIT (30 * NSEC_PER_MSEC) /* for the flush of receives, which soft-RoCE does not report */
 #define RDMA_MIN_RNR_TIMER 12		     /* the code of 0.64 ms; 0 would mean 655 ms (InfiniBand 9.7.5.2.8) */
-#define RDMA_SHORT_CHUNK 1024u		     /* a Read chunk up to this is read into the message */
+#define RDMA_SHORT_CHUNK 4095u		     /* a Read chunk up to this is read into the message: the longest path */
 #define RDMA_PIECES_MAX (4 * RDMA_CHUNKS_MAX + 16)
 #define RDMA_BUFS_MAX 32u /* of one long call */
 

@@ -246,7 +246,7 @@ static void test_short_chunk(void **state)
 	(void)state;
 	struct peer p;
 	open_peer(&p);
-	for (uint32_t words = 1; words <= 256; words += 51) {
+	for (uint32_t words = 1; words <= 1023; words += 146) {
 		struct message m;
 		struct answer a;
 		uint64_t sum = 5;
