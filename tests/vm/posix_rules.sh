@@ -2,6 +2,7 @@
 # posix_rules: over NFS 4.2 and RDMA: each rule of POSIX that the file system keeps, copies by cp -a and rsync -aHAX, and a
 # source tree that is unpacked, compiled against and removed (80,000 files in the long form).
 # vm: --nvme 6 --rxe --timeout 3000
+# long: it takes minutes, with 80,000 files an hour and more
 . tests/vm/lib.sh
 modprobe nfsv4 && modprobe rpcrdma
 array_make 6
@@ -44,7 +45,7 @@ else
 	ok "rsync # SKIP the package rsync is missing"
 fi
 
-files=${FURROW_FILES:-$([ -n "${FURROW_LONG:-}" ] && echo 80000 || echo 800)}
+files=${FURROW_FILES:-$([ -n "${FURROW_LONG:-}" ] && echo 80000 || echo 800)} # 800 when it is run by its name
 say "a source tree of $files files"
 mount -t tmpfs -o size=1500M none /mnt/rules
 python3 - "$files" <<'P'
