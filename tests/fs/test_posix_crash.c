@@ -330,6 +330,7 @@ static void round_work(struct crash *c, unsigned round, struct loss *loss)
 {
 	unsigned keep = test_below(&c->seed, 3) * 500;
 	struct files_test *t = c->t;
+	bool lost = loss->n > 0, wait = test_below(&c->seed, 2);
 	struct fs_status status;
 
 	c->cut = false;
@@ -337,7 +338,10 @@ static void round_work(struct crash *c, unsigned round, struct loss *loss)
 	for (unsigned i = 0; i < t->count; i++)
 		fault_volatile_cache(t->path[i], true);
 	CHECK_OK(files_test_open(t));
-	CHECK_OK(members_return(t, test_below(&c->seed, 2)));
+	CHECK_OK(members_return(t, wait));
+	/* whole again, with equal copies of everything */
+	if (lost && wait)
+		CHECK_IS(t_check(t), 0);
 	loss_draw(t, loss, &c->seed);
 	fault_write_limit(1 + test_below(&c->seed, round % 3 == 0 ? 3000 : 400));
 	wait_group_init(&c->wait);
