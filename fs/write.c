@@ -221,6 +221,9 @@ static int write_reserve(struct fs *fs, uint64_t blocks)
 {
 	int r = space_reserve(fs, blocks);
 
+	/* the cleaner may only be behind: its stripes are free without a checkpoint, and all who wait go on together */
+	if (r == -ENOSPC && !fs->failed && cleaner_wait(fs) == 0)
+		r = space_reserve(fs, blocks);
 	/* what was overwritten and deleted is free after a flush and a checkpoint, for which others wait too */
 	for (unsigned attempt = 0; r == -ENOSPC && attempt < RESERVE_ATTEMPTS && !fs->failed; attempt++) {
 		files_flush_all(fs);
