@@ -75,9 +75,9 @@ assert a == b and len(a) == 3
 P
 }
 clone_work() {
-	head -c 5M /dev/urandom >$work/large && cp --reflink=always $work/large $work/clone && cmp $work/large $work/clone &&
-		dd if=/dev/zero of=$work/clone bs=4k count=1 seek=7 conv=notrunc status=none && ! cmp -s $work/large $work/clone &&
-		cmp -n 28672 $work/large $work/clone && cmp -i 32768 $work/large $work/clone && cp --reflink=never $work/large $work/copy && cmp $work/large $work/copy
+	head -c 5M /dev/urandom >$work/large && cp --reflink=always $work/large $work/cloned && cmp $work/large $work/cloned &&
+		dd if=/dev/zero of=$work/cloned bs=4k count=1 seek=7 conv=notrunc status=none && ! cmp -s $work/large $work/cloned &&
+		cmp -n 28672 $work/large $work/cloned && cmp -i 32768 $work/large $work/cloned && cp --reflink=never $work/large $work/copy && cmp $work/large $work/copy
 }
 holes_work() {
 	head -c 4M /dev/urandom >/tmp/h && cp /tmp/h $work/h && fallocate -p -o 1M -l 1M $work/h && fallocate -p -o 1M -l 1M /tmp/h && cmp /tmp/h $work/h &&
