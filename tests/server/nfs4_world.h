@@ -66,6 +66,8 @@ static struct {
 	/* what the step that runs waits for; FILES: nothing */
 	unsigned actor, file;
 	bool changes;
+	bool asked_back; /* a delegation of that file, while it waited: whether it is back soon enough is a matter of
+			    time */
 } w;
 
 static uint64_t asked, recalls, denials, expelled, revocations, reclaims, given, grace_refusals;
@@ -161,6 +163,7 @@ static void callback_serve(unsigned c)
 	if (!deleg)
 		return; /* it has crossed with the return */
 	recalls++;
+	w.asked_back = w.asked_back || file == w.file;
 	tick();
 	deleg->recalled = w.m.now;
 	if (!w.keeps || deleg->revoked)

@@ -5,8 +5,8 @@
  *
  * A step is a number, and every number is a possible step whatever went before. So when one fails, steps are left out
  * as long as it still fails, and what remains is printed: FURROW_TRACE="number number ..." runs just that.
- * FURROW_SEED says where to begin, FURROW_STEPS how many; FURROW_LONG makes it millions, which takes some twenty minutes
- * (FURROW_LIMIT).
+ * FURROW_SEED says where to begin, FURROW_STEPS how many; FURROW_LONG makes it millions, which takes some twenty
+ * minutes (FURROW_LIMIT).
  *
  * The server, its clock and its clients are in nfs4_world.h.
  */
@@ -133,6 +133,7 @@ static void break_before(unsigned c, unsigned f, bool changes)
 			revocations++;
 		}
 	}
+	w.asked_back = false;
 	w.actor = c;
 	w.file = f;
 	w.changes = changes;
@@ -212,7 +213,7 @@ static bool step_open(const struct step *s)
 		return same("OPEN", status, NFS4ERR_GRACE);
 	}
 	client->recorded = true;
-	if (break_after(s->c, s->f, changes)) {
+	if (break_after(s->c, s->f, changes) || (w.asked_back && status == NFS4ERR_DELAY)) {
 		want = NFS4ERR_DELAY;
 	} else {
 		const struct m_open *open = &client->open[s->o][s->f];
@@ -485,7 +486,7 @@ static bool step_anonymous_read(const struct step *s)
 	put_io(start_at(s->c, s->f), &anonymous, false);
 	if (!took(s->c, OP_READ, &status))
 		return false;
-	if (breaks && break_after(s->c, s->f, false))
+	if (breaks && (break_after(s->c, s->f, false) || (w.asked_back && status == NFS4ERR_DELAY)))
 		want = NFS4ERR_DELAY;
 	return same("READ without an open", status, want);
 }
