@@ -191,22 +191,27 @@ static void waiters_serve(void)
  * Caches: each touched by its reactor only
  */
 
-static inline void cache_count(struct reactor *r, unsigned class, int change)
+static inline uint32_t cache_count(const struct buf_cache *c)
 {
-	uint64_t bytes = atomic_load_explicit(&r->cache_bytes, memory_order_relaxed);
-	atomic_store_explicit(
-		&r->cache_bytes, bytes + (uint64_t)((int64_t)change * class_bytes(class)), memory_order_relaxed);
+	return atomic_load_explicit(&c->count, memory_order_relaxed);
+}
+
+/* The count after CHANGE. */
+static inline uint32_t cache_change(struct buf_cache *c, int change)
+{
+	uint32_t count = cache_count(c) + (uint32_t)change;
+	atomic_store_explicit(&c->count, count, memory_order_relaxed);
+	return count;
 }
 
 /* Gives back all but KEEP buffers of a class, the oldest first. Under the lock. */
 static void cache_shrink(struct reactor *r, unsigned class, unsigned keep)
 {
 	struct buf_cache *c = &r->cache[class];
-	while (c->count > keep) {
+	while (cache_count(c) > keep) {
 		struct list_node *n = list_last(&c->list);
 		list_remove(n);
-		c->count--;
-		cache_count(r, class, -1);
+		cache_change(c, -1);
 		piece_free(container_of(n, struct buf, node));
 	}
 }
@@ -250,8 +255,7 @@ static void cache_fill(struct reactor *r, unsigned class)
 	for (unsigned i = 1; i < want && class_fullest(class); i++) {
 		struct buf *buf = piece_alloc(class);
 		list_push_back(&c->list, &buf->node);
-		c->count++;
-		cache_count(r, class, 1);
+		cache_change(c, 1);
 	}
 }
 
@@ -344,8 +348,7 @@ static inline struct buf *cache_take(struct reactor *r, unsigned class)
 	struct list_node *n = r ? list_pop_front(&r->cache[class].list) : NULL;
 	if (!n)
 		return NULL;
-	r->cache[class].count--;
-	cache_count(r, class, -1);
+	cache_change(&r->cache[class], -1);
 	return container_of(n, struct buf, node);
 }
 
@@ -451,6 +454,27 @@ struct buf *buf_ref(struct buf *buf)
 	return buf;
 }
 
+/* Nobody holds BUF any more. */
+static void buf_free(struct buf *buf)
+{
+	struct reactor *r = reactor_current;
+	unsigned class = class_of(buf->size), most = arena.cache_most[class];
+
+	ASAN_POISON_MEMORY_REGION(buf->data, buf->size);
+	if (r && most && !atomic_load_explicit(&arena.waiting, memory_order_relaxed)) {
+		list_push_front(&r->cache[class].list, &buf->node);
+		if (cache_change(&r->cache[class], 1) <= most)
+			return;
+		pthread_mutex_lock(&arena.lock);
+		cache_shrink(r, class, most / 2);
+	} else {
+		pthread_mutex_lock(&arena.lock);
+		piece_free(buf);
+	}
+	waiters_serve();
+	pthread_mutex_unlock(&arena.lock);
+}
+
 void buf_put(struct buf *buf)
 {
 	if (!buf)
@@ -462,27 +486,8 @@ void buf_put(struct buf *buf)
 	else
 		old = atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel);
 	assert(old > 0);
-	if (old != 1)
-		return;
-	ASAN_POISON_MEMORY_REGION(buf->data, buf->size);
-	struct reactor *r = reactor_current;
-	unsigned class = class_of(buf->size);
-	if (r && arena.cache_most[class] && !atomic_load_explicit(&arena.waiting, memory_order_relaxed)) {
-		struct buf_cache *c = &r->cache[class];
-		list_push_front(&c->list, &buf->node);
-		cache_count(r, class, 1);
-		if (++c->count <= arena.cache_most[class])
-			return;
-		pthread_mutex_lock(&arena.lock);
-		cache_shrink(r, class, arena.cache_most[class] / 2);
-		waiters_serve();
-		pthread_mutex_unlock(&arena.lock);
-		return;
-	}
-	pthread_mutex_lock(&arena.lock);
-	piece_free(buf);
-	waiters_serve();
-	pthread_mutex_unlock(&arena.lock);
+	if (old == 1)
+		buf_free(buf);
 }
 
 struct buf *buf_zero(void)
@@ -510,7 +515,8 @@ uint64_t arena_free_bytes(void)
 {
 	uint64_t bytes = atomic_load_explicit(&arena.free_bytes, memory_order_relaxed);
 	for (unsigned i = 0; i < reactor_count(); i++)
-		bytes += atomic_load_explicit(&reactor_get(i)->cache_bytes, memory_order_relaxed);
+		for (unsigned c = 0; c < BUF_CLASSES; c++)
+			bytes += (uint64_t)cache_count(&reactor_get(i)->cache[c]) * class_bytes(c);
 	return bytes;
 }
 
@@ -600,9 +606,8 @@ void arena_reactor_init(struct reactor *r)
 {
 	for (unsigned c = 0; c < BUF_CLASSES; c++) {
 		list_init(&r->cache[c].list);
-		r->cache[c].count = 0;
+		atomic_store(&r->cache[c].count, 0);
 	}
-	atomic_store(&r->cache_bytes, 0);
 	atomic_store(&r->flush_posted, false);
 }
 

@@ -155,7 +155,7 @@ struct cqe_copy {
 
 struct buf_cache {
 	struct list list;
-	uint32_t count;
+	_Atomic uint32_t count; /* written by its reactor alone */
 };
 
 struct reactor {
@@ -191,7 +191,6 @@ struct reactor {
 	unsigned mail_pool_count;
 
 	struct buf_cache cache[BUF_CLASSES];
-	_Atomic uint64_t cache_bytes;
 	struct mail flush_mail;
 	_Atomic bool flush_posted;
 
