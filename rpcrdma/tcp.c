@@ -290,13 +290,11 @@ static bool record_is_answer(const struct tcp_call *call)
 	return type == 1;
 }
 
-static void record_deliver(struct tcp_connection *c)
+/* CALL holds a whole record. */
+static void call_deliver(struct tcp_connection *c, struct tcp_call *call)
 {
-	struct tcp_call *call = c->call;
 	struct rpc_call *rc = &call->call;
 
-	c->call = NULL;
-	c->in_record = false;
 	rpc_memory_give(c->conn.shard, call->taken);
 	if (c->conn.link && record_is_answer(call)) {
 		answer_deliver(c, call);
@@ -311,6 +309,15 @@ static void record_deliver(struct tcp_connection *c)
 	rc->reply_payload_max = UINT32_MAX;
 	rc->received = c->tcp->now;
 	rpc_call_received(rc);
+}
+
+static void record_deliver(struct tcp_connection *c)
+{
+	struct tcp_call *call = c->call;
+
+	c->call = NULL;
+	c->in_record = false;
+	call_deliver(c, call);
 }
 
 /* Four bytes of record mark are there. */
@@ -340,9 +347,40 @@ static bool record_mark(struct tcp_connection *c)
 	return true;
 }
 
+/* The records that lie in [DATA, DATA + LEN) as most do, whole and of one fragment; returns the bytes of them. */
+static uint32_t records_whole(struct tcp_connection *c, struct buf *buf, const uint8_t *data, uint32_t len)
+{
+	uint32_t at = 0, mark;
+
+	if (c->in_fragment || c->mark_have || c->call)
+		return 0;
+	while (len - at >= 4 && !c->conn.closing) {
+		memcpy(&mark, data + at, 4);
+		uint32_t bytes = be32toh(mark) & 0x7fffffff;
+		if (!(be32toh(mark) >> 31) || !bytes || bytes > len - at - 4 ||
+			bytes > c->conn.server->config.message_max)
+			break;
+		struct tcp_call *call = call_new(c);
+		if (!call) {
+			tcp_close(&c->conn);
+			break;
+		}
+		piece_put(call, buf_ref(buf), data + at + 4, bytes);
+		call->bytes = bytes;
+		call->held = at ? bytes : buf->size; /* the whole buffer counts for the first record in it */
+		at += 4 + bytes;
+		call_deliver(c, call);
+	}
+	return at;
+}
+
 /* Cuts what was received along the record marks. The bytes are in BUF; references are taken as needed. */
 static void tcp_consume(struct tcp_connection *c, struct buf *buf, const uint8_t *data, uint32_t len)
 {
+	uint32_t whole = records_whole(c, buf, data, len);
+
+	data += whole;
+	len -= whole;
 	while (!c->conn.closing) {
 		if (!c->in_fragment) {
 			if (len >= 4 && !c->mark_have) {
