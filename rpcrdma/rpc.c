@@ -99,15 +99,16 @@ static bool call_admit(struct rpc_call *call)
 {
 	struct rpc_connection *conn = call->conn;
 	struct rpc_shard *shard = conn->shard;
-	uint32_t size = call->pieces > 1 ? RUN_BYTES_PIECES : RUN_BYTES;
+	uint64_t size = call->pieces > 1 ? RUN_BYTES_PIECES : RUN_BYTES, charge = size;
 	/* The procedure will want as much again for where the payload stays. */
-	uint64_t charge = (uint64_t)size + (!call->reduced_count && call->bytes > 4096 ? call->bytes : 0);
+	if (!call->reduced_count && call->bytes > 4096)
+		charge += call->bytes;
 	for (uint32_t i = 0; i < call->reduced_count; i++)
 		charge += call->reduced[i].len;
 
 	if (shard->running && shard->used + charge > shard->limit)
 		return false;
-	struct buf *buf = buf_try_alloc(size);
+	struct buf *buf = buf_try_alloc((uint32_t)size);
 	if (!buf)
 		return false;
 	struct rpc_run *run = (struct rpc_run *)(void *)buf->data;
@@ -134,7 +135,7 @@ static bool call_admit(struct rpc_call *call)
 	return true;
 }
 
-static bool conn_may_enter(const struct rpc_connection *conn)
+static inline bool conn_may_enter(const struct rpc_connection *conn)
 {
 	const struct rpc_shard *shard = conn->shard;
 	uint32_t most = reactor_fibers() / 4 * 3; /* others of the reactor need some */
@@ -144,7 +145,7 @@ static bool conn_may_enter(const struct rpc_connection *conn)
 	return conn->entered < ENTERED_LEAST || conn->entered < (fibers < memory ? fibers : memory) / SHARE_CALLS;
 }
 
-static void call_enter(struct rpc_call *call)
+static inline void call_enter(struct rpc_call *call)
 {
 	struct rpc_shard *shard = call->conn->shard;
 
@@ -292,15 +293,15 @@ static void payload_charge(struct rpc_run *run, int64_t change)
 	struct rpc_connection *conn = run->call->conn;
 	struct rpc_shard *shard = conn->shard;
 
-	if (!change)
-		return;
 	run->reserved += (uint64_t)change;
 	conn->payload += (uint64_t)change;
 	shard->payload += (uint64_t)change;
 	shard->used += (uint64_t)change;
 	if (change < 0) { /* one of each; it wakes the next when there is room for that one, too */
-		wait_queue_wake_one(&conn->payload_queue);
-		wait_queue_wake_one(&shard->payload_queue);
+		if (!list_empty(&conn->payload_queue.waiters))
+			wait_queue_wake_one(&conn->payload_queue);
+		if (!list_empty(&shard->payload_queue.waiters))
+			wait_queue_wake_one(&shard->payload_queue);
 	}
 }
 
@@ -309,8 +310,8 @@ static void payloads_drop(struct rpc_run *run)
 {
 	for (uint32_t i = 0; i < run->reply.payloads; i++) {
 		slices_put(run->reply.payload[i].v, run->reply.payload[i].n);
-		free(run->slices[i]);
-		run->slices[i] = NULL;
+		if (run->slices[i])
+			free(run->slices[i]);
 	}
 	run->reply.payloads = 0;
 }
@@ -325,11 +326,14 @@ void rpc_call_free(struct rpc_call *call)
 	call->held = 0;
 	if (run) {
 		call->run = NULL;
-		payloads_drop(run);
+		if (run->reply.payloads)
+			payloads_drop(run);
 		shard->used -= run->charged;
-		payload_charge(run, -(int64_t)run->reserved);
+		if (run->reserved)
+			payload_charge(run, -(int64_t)run->reserved);
 		shard->running--;
-		buf_put(run->head_buf);
+		if (run->head_buf)
+			buf_put(run->head_buf);
 		buf_put(run->buf);
 	}
 	if (call->entered) {
@@ -411,7 +415,8 @@ static void reply_send(struct rpc_run *run, bool fits)
 	struct xdr_out *out = &run->req.out;
 	struct rpc_reply *reply = &run->reply;
 
-	payload_charge(run, (int64_t)run->attached - (int64_t)run->reserved); /* a short read needs less */
+	if (run->reserved > run->attached) /* a short read needs less */
+		payload_charge(run, (int64_t)run->attached - (int64_t)run->reserved);
 	reply->too_long = !fits;
 	reply->head = out->base;
 	reply->len = fits ? (uint32_t)(out->p - out->base) : 0;
@@ -902,8 +907,8 @@ int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned 
 			return -ENOMEM;
 		}
 	}
-	if (n)
-		memcpy(copy, v, n * sizeof(*v));
+	for (unsigned k = 0; k < n; k++)
+		copy[k] = v[k];
 	run->reply.payload[i] = (struct rpc_reply_payload){req->out.payload[i].pos, (uint32_t)bytes, copy, n};
 	run->reply.payloads++;
 	run->attached += bytes;

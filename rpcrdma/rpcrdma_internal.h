@@ -173,6 +173,7 @@ struct rpc_reply {
 	struct buf *buf;
 	uint8_t *head;
 	uint32_t len;
+	uint32_t bytes; /* free for the transport */
 	uint32_t payloads;
 	struct rpc_reply_payload payload[XDR_PAYLOADS_MAX]; /* in order of pos */
 	/* The reply does not fit what the peer offered, and nothing was done: RDMA answers ERR_CHUNK. Then there is no

@@ -28,11 +28,6 @@ static void reply_over(struct rpc_reply *reply)
 		rpc_callback_sent(reply);
 }
 
-static uint32_t record_bytes(const struct rpc_reply *reply)
-{
-	return 4 + rpc_reply_bytes(reply);
-}
-
 /* ------------------------------------------------------------------------------------------------
  * From replies to iovecs
  */
@@ -45,35 +40,42 @@ struct iov_list {
 };
 
 /* False when it is full. */
-static bool iov_add(struct iov_list *l, const void *data, uint32_t len)
+static inline bool iov_add(struct iov_list *l, const void *data, uint32_t len)
 {
-	if (l->skip >= len) {
-		l->skip -= len;
-		return true;
+	if (__builtin_expect(l->skip > 0, 0)) {
+		uint32_t some = l->skip < len ? l->skip : len;
+		l->skip -= some;
+		data = (const uint8_t *)data + some;
+		len -= some;
 	}
+	if (!len)
+		return true;
 	if (l->count == TCP_SEND_IOVS || l->bytes >= TCP_SEND_BYTES)
 		return false;
-	l->iov[l->count++] = (struct iovec){(uint8_t *)(uintptr_t)data + l->skip, len - l->skip};
-	l->bytes += len - l->skip;
-	l->skip = 0;
+	l->iov[l->count++] = (struct iovec){(uint8_t *)(uintptr_t)data, len};
+	l->bytes += len;
 	return true;
+}
+
+static bool iov_payload(struct iov_list *l, const struct rpc_reply_payload *p)
+{
+	static const uint8_t padding[4];
+
+	for (unsigned k = 0; k < p->n; k++)
+		if (!iov_add(l, slice_data(&p->v[k]), p->v[k].len))
+			return false;
+	return iov_add(l, padding, xdr_round(p->len) - p->len);
 }
 
 static bool iov_reply(struct iov_list *l, const struct rpc_reply *reply)
 {
-	static const uint8_t padding[4];
 	const uint8_t *at = reply->head - 4, *end = reply->head + reply->len;
 
 	for (uint32_t i = 0; i < reply->payloads; i++) {
-		const struct rpc_reply_payload *p = &reply->payload[i];
-		if (!iov_add(l, at, (uint32_t)(reply->head + p->pos - at)))
+		const uint8_t *before = reply->head + reply->payload[i].pos;
+		if (!iov_add(l, at, (uint32_t)(before - at)) || !iov_payload(l, &reply->payload[i]))
 			return false;
-		at = reply->head + p->pos;
-		for (unsigned k = 0; k < p->n; k++)
-			if (!iov_add(l, slice_data(&p->v[k]), p->v[k].len))
-				return false;
-		if (!iov_add(l, padding, xdr_round(p->len) - p->len))
-			return false;
+		at = before;
 	}
 	return iov_add(l, at, (uint32_t)(end - at));
 }
@@ -140,10 +142,9 @@ static void replies_sent(struct tcp_connection *c, uint32_t bytes)
 	struct list_node *n;
 	while ((n = list_first(&c->replies))) {
 		struct rpc_reply *reply = container_of(n, struct rpc_reply, node);
-		uint32_t len = record_bytes(reply);
-		if (bytes < len)
+		if (bytes < reply->bytes)
 			break;
-		bytes -= len;
+		bytes -= reply->bytes;
 		list_remove(n);
 		reply_over(reply);
 	}
@@ -207,8 +208,9 @@ static inline void reply_queue(struct tcp_connection *c, struct rpc_reply *reply
 {
 	uint32_t bytes = rpc_reply_bytes(reply), mark = __builtin_bswap32(bytes | 0x80000000u);
 	memcpy(reply->head - 4, &mark, 4);
+	reply->bytes = bytes + 4;
 	list_push_back(&c->replies, &reply->node);
-	c->unsent += bytes + 4;
+	c->unsent += reply->bytes;
 	if (!c->send)
 		tcp_post(c);
 }
