@@ -153,7 +153,7 @@ static bool inode_value_good(struct repair *r, const struct fs_key *key, size_t 
 		return key->off % TREE_VALUE_MAX == 0 && key->off + len <= FS_SYMLINK_MAX;
 	case KEY_NAME:
 		return name_decode(r->value, len, &ent, &name, &n) == 0 && key->off >> 8 == name_hash(r->fs, name, n) &&
-		       ent.seq >= NAME_SEQ_FIRST;
+		       ent.seq >= NAME_SEQ_FIRST && ent.seq < NAME_SEQ_MAX;
 	case KEY_ENTRY:
 		return entry_decode(r->value, len, &ent, &name, &n) == 0 && key->off >= NAME_SEQ_FIRST &&
 		       key->off < NAME_SEQ_MAX;

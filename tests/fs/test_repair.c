@@ -345,6 +345,15 @@ FAULT(name_garbage)
 		.word = "\"g\" had no name",
 		.wrong = ""};
 }
+/* Taken as it is, it would become the directory's next, and that is more than a directory may have. */
+FAULT(name_sequence)
+{
+	struct fs_key key = key_of(w->d, KEY_NAME, name_hash(t->fs, "g", 1) << 8);
+
+	CHECK(value_get(t, key) > 0);
+	((struct name_disk *)(void *)value)->seq = le64_put(NAME_SEQ_MAX + 5);
+	plant = (struct plant){.raw = {key, value, (size_t)value_len, 0, 0}, .word = "\"g\" had no name", .wrong = ""};
+}
 FAULT(name_differs)
 {
 	struct fs_key key = key_of(w->d, KEY_NAME, name_hash(t->fs, "g", 1) << 8);
@@ -703,6 +712,7 @@ int main(void)
 		cmocka_unit_test(test_entry_gone),
 		cmocka_unit_test(test_name_gone),
 		cmocka_unit_test(test_name_garbage),
+		cmocka_unit_test(test_name_sequence),
 		cmocka_unit_test(test_name_differs),
 		cmocka_unit_test(test_entry_of_nothing),
 		cmocka_unit_test(test_orphan_wrong),
