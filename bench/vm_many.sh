@@ -3,6 +3,7 @@
 . tests/vm/lib.sh
 . bench/vm_load.sh
 nfs_modules
+echo never >/sys/kernel/mm/transparent_hugepage/enabled # what is held is counted in KiB
 for n in 3 4 5; do ip addr add 10.99.0.$n/24 dev rdma0; done
 array_make 6 >/dev/null
 server_stop
@@ -19,7 +20,7 @@ held() {
 	done </proc/$server_pid/maps
 	echo $((rss + queues + 4 * $(metric furrow_rdma_receives)))
 }
-spent() { cat /proc/$server_pid/task/*/schedstat | awk '{n += $1} END {print n}'; }
+spent() { cat /proc/$server_pid/task/*/schedstat | awk '{n += $1} END {printf "%.0f\n", n}'; }
 reads() { # MOUNT...: four jobs; sets ops and ns, of the server for each
 	local jobs=() d before
 	for d in "$@"; do jobs+=(--name="j${#jobs[@]}" --filename="$d/f.0.0"); done
