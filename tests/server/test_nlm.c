@@ -43,7 +43,8 @@ static struct {
 	pthread_cond_t cond;
 	int listener[2 * MACHINES]; /* rpcbind, programs */
 	uint16_t port[MACHINES];
-	bool there, stop;
+	bool there;
+	_Atomic bool stop;
 	nlm4_stats granted_answer;
 	struct called call[CALLS]; /* not yet looked at */
 	unsigned calls;
