@@ -157,6 +157,12 @@ static inline int64_t xdr_take_i64(struct xdr_in *in)
 {
 	return (int64_t)xdr_take_u64(in);
 }
+/* LEN: a multiple of four */
+static inline void xdr_take_fixed(struct xdr_in *in, void *to, uint32_t len)
+{
+	memcpy(to, in->p, len);
+	in->p += len;
+}
 static inline void xdr_lay_u32(struct xdr_out *out, uint32_t v)
 {
 	v = __builtin_bswap32(v);
@@ -176,6 +182,11 @@ static inline void xdr_lay_i32(struct xdr_out *out, int32_t v)
 static inline void xdr_lay_i64(struct xdr_out *out, int64_t v)
 {
 	xdr_lay_u64(out, (uint64_t)v);
+}
+static inline void xdr_lay_fixed(struct xdr_out *out, const void *data, uint32_t len)
+{
+	memcpy(out->p, data, len);
+	out->p += len;
 }
 
 /* get and put: false when there is no room. */

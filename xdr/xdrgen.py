@@ -487,26 +487,44 @@ class Generator:
         return [ind + "if (!xdr_put_bool(out, %s != NULL))" % at, fail,
                 ind + "if (%s && !%s)" % (at, self.coded(False, decl.type, "(*%s)" % at)), fail]
 
+    def fixed_parts(self, decl, at):
+        """What DECL at the lvalue AT is made of when that has one size: (lvalue, accessor's suffix, bytes); else None."""
+        if decl.kind == "opaque" and decl.size % 4 == 0:
+            return [(at, None, decl.size)]
+        target = self.resolve(decl.type) if decl.kind == "scalar" else "bool"
+        if target == "bool":  # not all that has its size is one
+            return None
+        if target in PRIMITIVES:
+            return [(at,) + PRIMITIVES[target][1:]]
+        kind, body = self.types[target]
+        if kind == "typedef" and body.kind == "opaque":
+            return self.fixed_parts(body, at)
+        parts = [self.fixed_parts(f, at + "." + f.name) for f in body] if kind == "struct" and body else [None]
+        return None if None in parts else sum(parts, [])
+
     def fixed_run(self, fields):
-        """How many of the first fields are primitives with one size, and their bytes."""
-        count = size = 0
+        """How many of the first fields have one size each, and what they are made of."""
+        count, run = 0, []
         for f in fields:
-            if f.kind != "scalar" or self.resolve(f.type) not in PRIMITIVES or self.resolve(f.type) == "bool":
+            parts = self.fixed_parts(f, "value->%s" % f.name)
+            if parts is None:
                 break
             count += 1
-            size += PRIMITIVES[self.resolve(f.type)][2]
-        return count, size
+            run += parts
+        return count, run
 
     def code_fields(self, decode, fields, owner):
         out = []
         while fields:
-            count, size = self.fixed_run(fields)
-            if count > 1:  # one check of room for all of them
+            count, run = self.fixed_run(fields)
+            if len(run) > 1:  # one check of room for all of them
+                size = sum(part[2] for part in run)
                 out += ["\tif (!%s)" % ("xdr_in_room(in, %d)" % size if decode else "xdr_out_room(out, %d)" % size), "\t\treturn false;"]
-                for f in fields[:count]:
-                    suffix = PRIMITIVES[self.resolve(f.type)][1]
-                    out.append("\tvalue->%s = xdr_take_%s(in);" % (f.name, suffix) if decode else
-                               "\txdr_lay_%s(out, value->%s);" % (suffix, f.name))
+                for at, suffix, size in run:
+                    if suffix:
+                        out.append("\t%s = xdr_take_%s(in);" % (at, suffix) if decode else "\txdr_lay_%s(out, %s);" % (suffix, at))
+                    else:
+                        out.append("\txdr_%s, %s, %d);" % ("take_fixed(in" if decode else "lay_fixed(out", at, size))
                 fields = fields[count:]
                 continue
             out += self.code(decode, fields[0], owner, "value->" + fields[0].name)
