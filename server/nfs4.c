@@ -127,7 +127,7 @@ const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
 	[OP_PUTFH] = {"PUTFH", nfs4_op_putfh, AGAIN, 0, 0, NULL},
 	[OP_PUTPUBFH] = {"PUTPUBFH", nfs4_op_putrootfh, AGAIN, 0, 0, NULL}, /* RFC 8881 4.1.2: they may be one */
 	[OP_PUTROOTFH] = {"PUTROOTFH", nfs4_op_putrootfh, AGAIN, 0, 0, NULL},
-	[OP_READ] = {"READ", nfs4_op_read, FILES, 8, NFS4ERR_ISDIR, nfs4_read_more},
+	[OP_READ] = {"READ", nfs4_op_read, FILES | NFS4_OP_DATA, 8, NFS4ERR_ISDIR, nfs4_read_more},
 	[OP_READDIR] = {"READDIR", nfs4_op_readdir, NFS4_OP_FH, 0, 0, nfs4_readdir_more},
 	[OP_READLINK] = {"READLINK", nfs4_op_readlink, FILES | AGAIN, 4, NFS4ERR_WRONG_TYPE, nfs4_readlink_more},
 	[OP_REMOVE] = {"REMOVE", nfs4_op_remove, WRITES | ONCE, CHANGE, 0, NULL},
@@ -175,7 +175,8 @@ const struct nfs4_op nfs4_ops[OP_REMOVEXATTR + 1] = {
 	[OP_LAYOUTSTATS] = {"LAYOUTSTATS", NULL, NFS4_OP_V42, 0, 0, NULL},
 	[OP_OFFLOAD_CANCEL] = {"OFFLOAD_CANCEL", NULL, NFS4_OP_V42, 0, 0, NULL},
 	[OP_OFFLOAD_STATUS] = {"OFFLOAD_STATUS", NULL, NFS4_OP_V42, 0, 0, NULL},
-	[OP_READ_PLUS] = {"READ_PLUS", nfs4_op_read_plus, FILES | NFS4_OP_V42, 8, NFS4ERR_ISDIR, nfs4_read_plus_more},
+	[OP_READ_PLUS] = {"READ_PLUS", nfs4_op_read_plus, FILES | NFS4_OP_DATA | NFS4_OP_V42, 8, NFS4ERR_ISDIR,
+		nfs4_read_plus_more},
 	[OP_SEEK] = {"SEEK", nfs4_op_seek, FILES | NFS4_OP_V42, 12, NFS4ERR_ISDIR, NULL},
 	[OP_WRITE_SAME] = {"WRITE_SAME", NULL, NFS4_OP_V42, 0, 0, NULL},
 	[OP_CLONE] = {"CLONE", nfs4_op_clone, WRITES | ONCE | NFS4_OP_FILE | NFS4_OP_SAVED | NFS4_OP_V42, 0,
@@ -254,8 +255,7 @@ static nfsstat4 room_check(struct nfs4_compound *c, const struct nfs4_op *op)
 		return NFS4ERR_REP_TOO_BIG;
 	if (c->cache && used + need > c->cache_max)
 		return NFS4ERR_REP_TOO_BIG_TO_CACHE;
-	/* what READ returns is no part of the head: it takes what room the transport has */
-	if (op->run == nfs4_op_read || op->run == nfs4_op_read_plus)
+	if (op->flags & NFS4_OP_DATA)
 		need = op->result_max + (op->run == nfs4_op_read_plus ? NFS4_READ_PLUS_HEADS : 0);
 	need += OP_LEAST;
 	if (!c->payload_bytes && xdr_out_room(&c->req->out, need)) /* no payload in line takes of the room */
@@ -388,9 +388,11 @@ static int compound_run(struct nfs4_compound *c, const struct xdr_opaque *tag)
 	unsigned payloads = 0;
 	nfsstat4 status = NFS4_OK;
 
-	if (rpc_reply_grow(req, 12 + xdr_round(tag->len) + OP_LEAST) || !xdr_put_u32(&req->out, NFS4_OK) ||
-		!xdr_put_opaque(&req->out, tag->data, tag->len) || !xdr_put_u32(&req->out, 0))
+	if (rpc_reply_grow(req, 12 + xdr_round(tag->len) + OP_LEAST))
 		return RPC_GARBAGE_ARGS;
+	xdr_lay_u32(&req->out, NFS4_OK);
+	xdr_put_opaque(&req->out, tag->data, tag->len);
+	xdr_lay_u32(&req->out, 0);
 	if (c->minor < 1 || c->minor > 2) {
 		word_set(req, start, NFS4ERR_MINOR_VERS_MISMATCH);
 		return RPC_SUCCESS;

@@ -104,6 +104,7 @@ struct nfs4_compound {
 #define NFS4_OP_FILE 32u      /* the current filehandle is no pseudo directory, else NFS4ERR_WRONG_TYPE or so */
 #define NFS4_OP_MARKED 64u    /* what it changes must not be changed twice, over a restart either (nfs4_replay.c) */
 #define NFS4_OP_REPLAYED 128u /* changes nothing, and needs no session: may run in one of an earlier life */
+#define NFS4_OP_DATA 256u     /* returns data, which takes what room the transport has, and is no part of the head */
 struct nfs4_op {
 	const char *name;
 	nfsstat4 (*run)(struct nfs4_compound *c);

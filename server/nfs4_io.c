@@ -63,12 +63,11 @@ static nfsstat4 io_begin(struct nfs4_compound *c, const stateid4 *stateid, uint3
 static uint32_t count_of(const struct nfs4_compound *c)
 {
 	struct xdr_in in = c->req->in;
-	stateid4 stateid;
-	uint64_t offset;
-	uint32_t count;
 
-	if (!xdr_decode_stateid4(&in, &stateid) || !xdr_get_u64(&in, &offset) || !xdr_get_u32(&in, &count))
+	if (!xdr_in_room(&in, NFS4_STATEID_BYTES + 8 + 4))
 		return 0;
+	in.p += NFS4_STATEID_BYTES + 8;
+	uint32_t count = xdr_take_u32(&in);
 	return count < NFS_IO_MAX ? count : NFS_IO_MAX;
 }
 

@@ -436,15 +436,18 @@ nfsstat4 nfs4_op_destroy_session(struct nfs4_compound *c)
 /* Of what follows SEQUENCE: how much, and its beginning. */
 static uint64_t request_checksum(const struct nfs4_compound *c)
 {
-	uint8_t copy[CHECKSUM_BYTES];
-	uint32_t left = (uint32_t)xdr_in_left(&c->req->in), some = least(left, CHECKSUM_BYTES) & ~3u;
-	struct xdr_pool pool = {copy, 0, sizeof(copy)};
-	struct xdr_in in = c->req->in;
+	const struct xdr_in *in = &c->req->in;
+	uint32_t left = (uint32_t)xdr_in_left(in), some = least(left, CHECKSUM_BYTES) & ~3u;
+	uint64_t seed = left ^ (uint64_t)c->op_count << 32;
 
-	in.pool = &pool;
-	if (some && !xdr_in_room(&in, some))
-		return 0; /* cannot be: they are there */
-	return checksum64(in.p, some, left ^ (uint64_t)c->op_count << 32);
+	if ((size_t)(in->end - in->p) >= some)
+		return checksum64(in->p, some, seed);
+	uint8_t copy[CHECKSUM_BYTES];
+	struct xdr_pool pool = {copy, 0, sizeof(copy)};
+	struct xdr_in pieces = *in;
+
+	pieces.pool = &pool;
+	return xdr_in_room(&pieces, some) ? checksum64(pieces.p, some, seed) : 0; /* 0 cannot be: they are there */
 }
 
 static uint32_t request_bytes(const struct nfs4_compound *c)
@@ -541,9 +544,15 @@ static uint32_t status_flags(const struct nfs4_session *session)
 static bool put_sequence(
 	struct xdr_out *out, const SEQUENCE4args *args, uint32_t highest, uint32_t target, uint32_t flags)
 {
-	return xdr_put_fixed(out, args->sa_sessionid, NFS4_SESSIONID_SIZE) && xdr_put_u32(out, args->sa_sequenceid) &&
-	       xdr_put_u32(out, args->sa_slotid) && xdr_put_u32(out, highest) && xdr_put_u32(out, target) &&
-	       xdr_put_u32(out, flags);
+	if (!xdr_out_room(out, NFS4_SESSIONID_SIZE + 5 * 4))
+		return false;
+	xdr_lay_fixed(out, args->sa_sessionid, NFS4_SESSIONID_SIZE);
+	xdr_lay_u32(out, args->sa_sequenceid);
+	xdr_lay_u32(out, args->sa_slotid);
+	xdr_lay_u32(out, highest);
+	xdr_lay_u32(out, target);
+	xdr_lay_u32(out, flags);
+	return true;
 }
 
 nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
@@ -559,8 +568,8 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 	uint64_t checksum = request_checksum(c);
 	nfsstat4 status;
 
-	nfs4_mark_begin(c, &args, checksum);
 	if (!session) {
+		nfs4_mark_begin(c, &args, checksum);
 		status = nfs4_replay_begin(c);
 		return status ? status : nfs4_fits(c, put_sequence(out, &args, args.sa_slotid, args.sa_slotid, 0));
 	}
@@ -583,6 +592,8 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 	}
 	c->uncached = again;
 	c->cache = args.sa_cachethis;
+	if (c->cache)
+		nfs4_mark_begin(c, &args, checksum);
 	c->out_max = session->fore.ca_maxresponsesize;
 	c->cache_max = session->fore.ca_maxresponsesize_cached;
 	return nfs4_fits(c, put_sequence(out, &args, slots - 1, target, status_flags(session)));
@@ -599,17 +610,18 @@ void nfs4_sequence_end(struct nfs4_compound *c, int rc)
 		/* a lone SEQUENCE is as good as kept: it costs next to nothing */
 		if (rc == RPC_SUCCESS && (c->cache || c->op_count == 1))
 			reply = reply_keep(c);
-		pthread_mutex_lock(&session->lock);
-		before = c->slot->reply;
-		c->slot->busy = false;
-		session->busy--;
+		before = NULL;
 		if (rc == RPC_SUCCESS) {
+			before = c->slot->reply;
 			c->slot->reply = reply;
 		} else {
+			pthread_mutex_lock(&session->lock);
 			c->slot->sequence--;
-			before = NULL;
+			pthread_mutex_unlock(&session->lock);
 		}
-		pthread_mutex_unlock(&session->lock);
+		/* in this order, and nothing of the slot is touched after */
+		atomic_store_explicit(&c->slot->busy, false, memory_order_release);
+		atomic_fetch_sub_explicit(&session->busy, 1, memory_order_release);
 		reply_put(before);
 	}
 	atomic_fetch_sub(&c->client->compounds, 1);

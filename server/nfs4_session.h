@@ -4,7 +4,8 @@
  *
  * Two mutexes, both held for moments and never over a wait. The tables' (nfs4_tables.lock) guards which clients,
  * sessions and backchannel connections there are, and everything in them that is not said otherwise. A session's own
- * guards its slots; it may be taken while the tables' is held, not the other way.
+ * guards its slots; it may be taken while the tables' is held, not the other way. A slot that is busy belongs to its
+ * request, which gives it back without the mutex.
  */
 #ifndef FURROW_NFS4_SESSION_H
 #define FURROW_NFS4_SESSION_H
@@ -38,7 +39,7 @@ struct nfs4_reply {
 struct nfs4_slot {
 	uint32_t sequence; /* of the last request */
 	bool used;	   /* there was one */
-	bool busy;	   /* it runs */
+	_Atomic bool busy; /* it runs, and its reply is the request's: see nfs4_sequence_end() */
 	bool rdma;	   /* came over RDMA: the checksum is of another form then */
 	uint32_t uid;
 	uint64_t checksum;	  /* of the request: a retry must be the same */
@@ -65,10 +66,10 @@ struct nfs4_session {
 
 	pthread_mutex_t lock;
 	struct nfs4_slot *chunk[NFS4_SLOT_CHUNKS];
-	uint32_t slots;	 /* that there are */
-	uint32_t target; /* the highest that the client should use */
-	uint32_t busy;	 /* slots that are */
-	uint32_t idle;	 /* requests since the upper half was last in use */
+	uint32_t slots;	       /* that there are */
+	uint32_t target;       /* the highest that the client should use */
+	_Atomic uint32_t busy; /* slots that are */
+	uint32_t idle;	       /* requests since the upper half was last in use */
 
 	/* backchannel */
 	uint32_t cb_program;
