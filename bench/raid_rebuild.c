@@ -1,6 +1,6 @@
 /*
- * What a rebuild costs beside the arithmetic: one member of an array of null drives is replaced and rebuilt, turn about
- * with bare XOR over as many sources from memory that no cache holds, in the same process. Prints a line of
+ * What a rebuild costs beside the arithmetic: one member of an array of null drives fails, is replaced and rebuilt, turn
+ * about with bare XOR over as many sources from memory that no cache holds, in the same process. Prints a line of
  * JSON for each figure: name, value, unit, peer, ratio, target.
  *
  *   raid_rebuild [--rounds N]
@@ -137,7 +137,9 @@ static void level_measure(unsigned level, struct buf *const *data, unsigned sets
 		snprintf(path, sizeof(path), "null:8G:spare.%u.%u", level, i);
 		double before = bare_rate(data, sets);
 		uint64_t begun = thread_ns();
-		if (array_replace(rig.array, i % (K + m), path, true, &err) || array_settled(rig.array, NULL, NULL)) {
+		unsigned slot = i % (K + m);
+		if (array_fail(rig.array, slot, &err) || array_replace(rig.array, slot, path, true, &err) ||
+			array_settled(rig.array, NULL, NULL)) {
 			give_up("replace", &err);
 			break;
 		}
