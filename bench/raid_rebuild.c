@@ -1,6 +1,6 @@
 /*
- * What a rebuild costs beside the arithmetic: one member of an array of null drives fails, is replaced and rebuilt, turn
- * about with bare XOR over as many sources from memory that no cache holds, in the same process. Prints a line of
+ * What a rebuild costs beside the arithmetic: one member of an array of null drives fails, is replaced and rebuilt,
+ * turn about with bare XOR over as many sources from memory that no cache holds, in the same process. Prints a line of
  * JSON for each figure: name, value, unit, peer, ratio, target.
  *
  *   raid_rebuild [--rounds N]

@@ -2,8 +2,9 @@
 # fuzz_smoke [NAME...]: the libFuzzer targets, all or those named: what is in tests/fuzz/corpus again, then new inputs.
 #
 # In make check each looks for new ones for FURROW_FUZZ_SECONDS (5, and 20,000 at most, so that a fast machine looks for
-# no other ones; with FURROW_LONG 60), always from the same seed, and forgets them. FURROW_FUZZ_KEEP=1 (make fuzz) begins with what was found before, elsewhere, and keeps it in
-# BUILD/fuzz/found/NAME. An input that fails is in BUILD/fuzz/failed: BUILD/fuzz/tests/fuzz/fuzz_NAME FILE runs it again.
+# no other ones; that of array members 60; with FURROW_LONG all 60), always from the same seed, and forgets them.
+# FURROW_FUZZ_KEEP=1 (make fuzz) begins with what was found before, elsewhere, and keeps it in BUILD/fuzz/found/NAME. An
+# input that fails is in BUILD/fuzz/failed: BUILD/fuzz/tests/fuzz/fuzz_NAME FILE runs it again.
 set -u
 cd "$(dirname "$0")/../.."
 build=${FURROW_BUILD:-build}/fuzz seconds=${FURROW_FUZZ_SECONDS:-${FURROW_LONG:+60}} runs=()
@@ -28,14 +29,16 @@ member_seeds() { # DIR
 }
 one() { # NAME: its TAP line, without a number, in $work/NAME.tap
 	local name=$1 program=$build/tests/fuzz/fuzz_$1 corpus=tests/fuzz/corpus/$1 found=$work/found/$1 seed=(-seed=20261130) rc=0
+	local time=$seconds limit=("${runs[@]}")
 	if [ ! -x "$program" ]; then
 		echo "ok - $name # SKIP not built: make fuzz-build (it needs clang with libFuzzer)" >"$work/$name.tap"
 		return
 	fi
 	[ -n "${FURROW_FUZZ_KEEP:-}" ] && found=$build/found/$name seed=()
 	mkdir -p "$found"
+	[ "$name" = member ] && [ ${#runs[@]} -gt 0 ] && time=60 limit=()
 	[ "$name" = member ] && member_seeds "$found"
-	"$program" "${seed[@]}" "${runs[@]}" -max_total_time="$seconds" -max_len=$([ "$name" = member ] && echo 16640 || echo 4096) -timeout=20 \
+	"$program" "${seed[@]}" "${limit[@]}" -max_total_time="$time" -max_len=$([ "$name" = member ] && echo 16640 || echo 4096) -timeout=20 \
 		-rss_limit_mb=3000 -detect_leaks=0 -artifact_prefix="$build/failed/$name-" -print_final_stats=1 "$found" \
 		$([ -d "$corpus" ] && echo "$corpus") >"$work/$name.log" 2>&1 || rc=$?
 	local units=$(sed -n 's/stat::number_of_executed_units: *//p' "$work/$name.log") kept=$(ls "$corpus" 2>/dev/null | wc -l)
