@@ -5,11 +5,10 @@
  * check finds. A third run has nothing left to do.
  */
 #include "tests/fs/files_test.h"
+#include "tests/fs/image_test.h"
 
 #define FILES 40u
 
-static uint8_t *image[TEST_DRIVES_MAX];
-static size_t image_size;
 static struct fs_id file_id[FILES], dir_id[2];
 
 /* ------------------------------------------------------------------------------------------------
@@ -86,41 +85,6 @@ static int spoil_pass(struct tx *tx, void *arg)
 		r = tx_delete_any(tx, &gone[i]);
 	for (unsigned i = 0; i < sizeof(odd) / sizeof(odd[0]) && r == 0; i++)
 		r = tx_put_any(tx, &odd[i], "this makes no sense", 19);
-	return r;
-}
-
-static int image_take(struct files_test *t)
-{
-	for (unsigned i = 0; i < t->count; i++) {
-		int fd = open(files_test_file(t->path[i]), O_RDONLY | O_CLOEXEC);
-		struct stat st;
-
-		if (fd < 0 || fstat(fd, &st) < 0)
-			return -EIO;
-		image_size = (size_t)st.st_size;
-		image[i] = malloc(image_size);
-		if (pread(fd, image[i], image_size, 0) != (ssize_t)image_size)
-			return -EIO;
-		close(fd);
-	}
-	return 0;
-}
-
-static int image_put(struct files_test *t)
-{
-	static const uint8_t zero[BLOCK_BYTES];
-	int r = 0;
-
-	for (unsigned i = 0; i < t->count && r == 0; i++) {
-		int fd = open(files_test_file(t->path[i]), O_RDWR | O_TRUNC | O_CLOEXEC);
-
-		r = fd < 0 || ftruncate(fd, (off_t)image_size) < 0 ? -EIO : 0;
-		for (size_t at = 0; at < image_size && r == 0; at += BLOCK_BYTES)
-			if (memcmp(image[i] + at, zero, BLOCK_BYTES) != 0 &&
-				pwrite(fd, image[i] + at, BLOCK_BYTES, (off_t)at) != BLOCK_BYTES)
-				r = -EIO;
-		close(fd);
-	}
 	return r;
 }
 
