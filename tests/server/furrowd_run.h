@@ -21,8 +21,14 @@
 #define RUN_DRIVE_BYTES (512ull << 20) /* sparse */
 #endif
 
+/* The export of the file system: root on any machine may do all. */
+#define RUN_EXPORT_YAML                                                                                                \
+	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: "    \
+	"none}\n"
+
 struct run {
 	char dir[64], program[PATH_MAX], config[128], log[128];
+	char tool[PATH_MAX + 160]; /* the tool, as the beginning of a command for the shell */
 	uint16_t port;
 	uint16_t metrics_port; /* 0: none */
 	const char *server;    /* further lines of "server:", or NULL */
@@ -94,20 +100,22 @@ static inline void run_write_config(const struct run *run, const char *exports)
 /* Drives, array, file system, configuration: everything but the process. */
 static inline void run_init(struct run *run, const char *exports)
 {
-	char self[PATH_MAX];
+	char self[PATH_MAX], *build;
 	struct core_config core = {.reactors = 1, .arena_bytes = 64u << 20};
 
 	memset(run, 0, sizeof(*run));
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	assert_true(n > 0);
 	self[n] = 0;
-	snprintf(run->program, sizeof(run->program), "%.3900s/furrowd", dirname(dirname(dirname(self))));
+	build = dirname(dirname(dirname(self)));
+	snprintf(run->program, sizeof(run->program), "%.3900s/furrowd", build);
 	if (access(run->program, X_OK))
 		fail_msg("%s is not there: build it first", run->program);
 	snprintf(run->dir, sizeof(run->dir), "/tmp/furrow-test-XXXXXX");
 	assert_non_null(mkdtemp(run->dir));
 	snprintf(run->config, sizeof(run->config), "%s/furrow.yaml", run->dir);
 	snprintf(run->log, sizeof(run->log), "%s/log", run->dir);
+	snprintf(run->tool, sizeof(run->tool), "%.3900s/furrow --config %s", build, run->config);
 	for (unsigned i = 0; i < RUN_DRIVES; i++) {
 		char path[128];
 		snprintf(path, sizeof(path), "%s/drive%u", run->dir, i);
@@ -122,6 +130,7 @@ static inline void run_init(struct run *run, const char *exports)
 	run_write_config(run, exports);
 }
 
+/* A process with standard error in LOG and one more OPTION, or none with NULL. */
 static inline pid_t run_spawn(const struct run *run, const char *option, const char *log)
 {
 	pid_t pid = fork();
@@ -200,6 +209,26 @@ static inline void run_stop(struct run *run, int sig)
 		run_log_show(run->log);
 		fail_msg("furrowd ended with status %#x", (unsigned)status);
 	}
+}
+
+/* `furrow ARGUMENTS`; standard output is to be read, and pclose() tells its status. */
+static inline FILE *run_tool_open(const struct run *run, const char *arguments)
+{
+	char command[sizeof(run->tool) + 400];
+
+	snprintf(command, sizeof(command), "%s %s", run->tool, arguments);
+	FILE *f = popen(command, "r");
+	assert_non_null(f);
+	return f;
+}
+
+/* `furrow ARGUMENTS`, all that it says in DIR/log2; its status as of wait(). */
+static inline int run_tool(const struct run *run, const char *arguments)
+{
+	char line[400];
+
+	snprintf(line, sizeof(line), "%s >> %s/log2 2>&1", arguments, run->dir);
+	return pclose(run_tool_open(run, line));
 }
 
 static inline void run_fini(struct run *run)

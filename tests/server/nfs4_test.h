@@ -8,10 +8,7 @@
 #include "tests/server/furrowd_run.h"
 #include "tests/server/nfs4_client.h"
 
-#define NFS4_EXPORT "data"
-#define NFS4_EXPORT_YAML                                                                                               \
-	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: rw, squash: "      \
-	"none}\n"
+#define NFS4_EXPORT "data" /* of RUN_EXPORT_YAML */
 
 static struct run run;
 static const stateid4 anonymous;

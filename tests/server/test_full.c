@@ -14,8 +14,6 @@
 #define PIECES_MAX 8192u
 
 static struct run run;
-static const char exports_yaml[] = "  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: "
-				   "127.0.0.0/8, access: rw, squash: none}\n";
 
 struct writer {
 	struct client c;
@@ -142,16 +140,6 @@ static void *writer_main(void *arg)
 	return NULL;
 }
 
-static int tool(const char *command)
-{
-	char line[PATH_MAX + 600];
-
-	/* the tool lies beside the server, and its name is one letter shorter */
-	snprintf(line, sizeof(line), "%.*s --config %s %s >> %s/log2 2>&1", (int)strlen(run.program) - 1, run.program,
-		run.config, command, run.dir);
-	return system(line);
-}
-
 static uint64_t free_bytes(struct writer *w)
 {
 	FSSTAT3args args = {.fsroot = fh(&w->top)};
@@ -202,7 +190,7 @@ static void full(void **state)
 			assert_int_equal(pthread_create(&thread[i], NULL, writer_main, &w[i]), 0);
 		}
 		/* of a file system that fills: it may be refused, and must not harm */
-		int made = tool("snapshot create a0/data during");
+		int made = run_tool(&run, "snapshot create a0/data during");
 		for (unsigned i = 0; i < WRITERS; i++)
 			pthread_join(thread[i], NULL);
 		for (unsigned i = 0; i < WRITERS; i++) {
@@ -219,7 +207,7 @@ static void full(void **state)
 				fail_msg("round %u writer %u: %s", round, i, w[i].wrong);
 		}
 		if (made == 0)
-			assert_int_equal(tool("snapshot delete --yes a0/data during"), 0);
+			assert_int_equal(run_tool(&run, "snapshot delete --yes a0/data during"), 0);
 		/* names, owners of blocks and replies to remember take a little of the tree */
 		back = free_wait(&w[0], base - base / 50);
 		if (back < base - base / 50)
@@ -234,17 +222,13 @@ static void full(void **state)
 	free(w);
 	/* to the block: no extent is left, and no count says otherwise */
 	run_stop(&run, SIGTERM);
-	char line[PATH_MAX + 600];
-	snprintf(line, sizeof(line),
-		"%.*s --config %s fs check a0/data | grep -q ' 0 extents, 0 blocks of data.*no faults'",
-		(int)strlen(run.program) - 1, run.program, run.config);
-	assert_int_equal(system(line), 0);
+	assert_int_equal(run_tool(&run, "fs check a0/data | grep -q ' 0 extents, 0 blocks of data.*no faults'"), 0);
 }
 
 static int setup(void **state)
 {
 	(void)state;
-	run_init(&run, exports_yaml);
+	run_init(&run, RUN_EXPORT_YAML);
 	run_start(&run);
 	return 0;
 }

@@ -26,9 +26,6 @@
 #define HONEST_EVERY 200u
 #define POOL (1u << 20)
 
-static const char exports[] =
-	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: rw, "
-	"squash: none}\n";
 static struct run run;
 static struct test_random rnd;
 static uint8_t value[1u << 16] __attribute__((aligned(16)));
@@ -400,19 +397,15 @@ static void fuzz(void **state)
 /* What is left is a file system without faults. */
 static void checked(void **state)
 {
-	char command[PATH_MAX + 300];
-
 	(void)state;
 	run_stop(&run, SIGTERM);
-	snprintf(command, sizeof(command), "%.*s --config %s fs check a0/data >> %s/log2 2>&1",
-		(int)strlen(run.program) - 1, run.program, run.config, run.dir);
-	assert_int_equal(system(command), 0);
+	assert_int_equal(run_tool(&run, "fs check a0/data"), 0);
 }
 
 static int setup(void **state)
 {
 	(void)state;
-	run_init(&run, exports);
+	run_init(&run, RUN_EXPORT_YAML);
 	run_start(&run);
 	return 0;
 }

@@ -1,12 +1,8 @@
 /*
  * NFSv3 and MOUNT from end to end: a furrowd process on file-backed drives, a client of our own over loopback, every
- * procedure with the errors RFC 1813 names, then restarts and crashes.
+ * procedure with the errors RFC 1813 names, and with arguments that make no sense.
  */
-#include "tests/server/furrowd_run.h"
-
-static struct run run;
-static struct client root, user; /* uid 0, uid 1000 */
-static struct kept top;		 /* root directory of /data */
+#include "tests/server/nfs3_test.h"
 
 static const char exports_yaml[] =
 	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: "
@@ -17,185 +13,6 @@ static const char exports_yaml[] =
 	"  - path: /far\n    filesystem: a0/data\n    allow:\n      - {clients: 192.0.2.0/24, access: rw}\n"
 	"  - path: /anon\n    filesystem: a0/data\n    allow:\n"
 	"      - {clients: 127.0.0.1, access: rw, sec: [sys, none], anonuid: 77, anongid: 78}\n";
-
-/* ------------------------------------------------------------------------------------------------
- * Short forms
- */
-
-static struct sattr3 with_mode(uint32_t mode)
-{
-	struct sattr3 s = {.mode = {.set_it = true, .mode = mode}};
-	return s;
-}
-
-static nfsstat3 lookup(struct client *c, struct kept *dir, const char *name, struct kept *out, struct fattr3 *attr)
-{
-	LOOKUP3args args = {.what = {.dir = fh(dir), .name = text(name)}};
-	LOOKUP3res res;
-
-	nfs3(c, LOOKUP, &args, &res);
-	if (!res.status) {
-		assert_true(res.resok.obj_attributes.attributes_follow && res.resok.dir_attributes.attributes_follow);
-		if (out)
-			*out = keep(&res.resok.object);
-		if (attr)
-			*attr = res.resok.obj_attributes.attributes;
-	} else if (res.status != NFS3ERR_STALE && res.status != NFS3ERR_BADHANDLE) {
-		assert_true(res.resfail.dir_attributes.attributes_follow);
-	}
-	return res.status;
-}
-
-static nfsstat3 create(struct client *c, struct kept *dir, const char *name, createmode3 mode, const char *verf,
-	struct kept *out, struct fattr3 *attr)
-{
-	CREATE3args args = {.where = {.dir = fh(dir), .name = text(name)}, .how = {.mode = mode}};
-	CREATE3res res;
-
-	if (mode == EXCLUSIVE)
-		memcpy(args.how.verf, verf, 8);
-	else
-		args.how.obj_attributes = with_mode(0644);
-	nfs3(c, CREATE, &args, &res);
-	if (!res.status) {
-		assert_true(res.resok.obj.handle_follows && res.resok.obj_attributes.attributes_follow);
-		assert_true(res.resok.dir_wcc.after.attributes_follow);
-		if (out)
-			*out = keep(&res.resok.obj.handle);
-		if (attr)
-			*attr = res.resok.obj_attributes.attributes;
-	}
-	return res.status;
-}
-
-static nfsstat3 make_dir(struct client *c, struct kept *dir, const char *name, struct kept *out)
-{
-	MKDIR3args args = {.where = {.dir = fh(dir), .name = text(name)}, .attributes = with_mode(0755)};
-	MKDIR3res res;
-
-	nfs3(c, MKDIR, &args, &res);
-	if (!res.status && out)
-		*out = keep(&res.resok.obj.handle);
-	return res.status;
-}
-
-static nfsstat3 remove_name(struct client *c, struct kept *dir, const char *name)
-{
-	REMOVE3args args = {.object = {.dir = fh(dir), .name = text(name)}};
-	REMOVE3res res;
-
-	nfs3(c, REMOVE, &args, &res);
-	return res.status;
-}
-
-static nfsstat3 remove_dir(struct client *c, struct kept *dir, const char *name)
-{
-	RMDIR3args args = {.object = {.dir = fh(dir), .name = text(name)}};
-	RMDIR3res res;
-
-	nfs3(c, RMDIR, &args, &res);
-	return res.status;
-}
-
-static nfsstat3 rename_name(struct client *c, struct kept *from, const char *a, struct kept *to, const char *b)
-{
-	RENAME3args args = {.from = {.dir = fh(from), .name = text(a)}, .to = {.dir = fh(to), .name = text(b)}};
-	RENAME3res res;
-
-	nfs3(c, RENAME, &args, &res);
-	return res.status;
-}
-
-static nfsstat3 getattr(struct client *c, struct kept *file, struct fattr3 *attr)
-{
-	GETATTR3args args = {.object = fh(file)};
-	GETATTR3res res;
-
-	nfs3(c, GETATTR, &args, &res);
-	if (!res.status && attr)
-		*attr = res.resok.obj_attributes;
-	return res.status;
-}
-
-static nfsstat3 setattr(struct client *c, struct kept *file, const struct sattr3 *set, const struct nfstime3 *guard)
-{
-	SETATTR3args args = {.object = fh(file), .new_attributes = *set};
-	SETATTR3res res;
-
-	if (guard) {
-		args.guard.check = true;
-		args.guard.obj_ctime = *guard;
-	}
-	nfs3(c, SETATTR, &args, &res);
-	if (!res.status)
-		assert_true(res.resok.obj_wcc.before.attributes_follow && res.resok.obj_wcc.after.attributes_follow);
-	return res.status;
-}
-
-/* The byte of a file at OFF that pattern SEED writes. */
-static uint8_t pattern(uint64_t off, uint32_t seed)
-{
-	return (uint8_t)(off * 7 + (off >> 8) * 13 + seed);
-}
-
-static nfsstat3 write_file(struct client *c, struct kept *file, uint64_t off, uint32_t count, uint32_t seed,
-	stable_how stable, WRITE3resok *ok)
-{
-	WRITE3args args = {.file = fh(file), .offset = off, .count = count, .stable = stable, .data = {.len = count}};
-	WRITE3res res;
-	struct xdr_out *o = client_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_WRITE);
-
-	assert_true(xdr_encode_WRITE3args(o, &args));
-	for (uint32_t i = 0; i < count; i++)
-		*o->p++ = pattern(off + i, seed);
-	for (; count & 3; count++)
-		*o->p++ = 0;
-	client_call(c);
-	client_result(c, WRITE3res, &res);
-	if (!res.status) {
-		assert_int_equal(res.resok.count, args.count);
-		if (ok)
-			*ok = res.resok;
-	}
-	return res.status;
-}
-
-/* The payload is res->resok.data.inline_data. */
-static nfsstat3 read_file(struct client *c, struct kept *file, uint64_t off, uint32_t count, READ3res *res)
-{
-	READ3args args = {.file = fh(file), .offset = off, .count = count};
-
-	nfs3(c, READ, &args, res);
-	if (!res->status)
-		assert_int_equal(res->resok.count, res->resok.data.len);
-	return res->status;
-}
-
-static void check_read(
-	struct client *c, struct kept *file, uint64_t off, uint32_t count, uint32_t expected, bool eof, uint32_t seed)
-{
-	READ3res res;
-
-	assert_int_equal(read_file(c, file, off, count, &res), NFS3_OK);
-	if (res.resok.count != expected || res.resok.eof != eof)
-		fail_msg("read of %u at %llu: %u bytes, eof %d instead of %u, %d", count, (unsigned long long)off,
-			res.resok.count, res.resok.eof, expected, eof);
-	for (uint32_t i = 0; i < expected; i++)
-		if (res.resok.data.inline_data[i] != pattern(off + i, seed))
-			fail_msg("wrong byte at %llu", (unsigned long long)(off + i));
-}
-
-static uint64_t commit(struct client *c, struct kept *file)
-{
-	COMMIT3args args = {.file = fh(file)};
-	COMMIT3res res;
-	uint64_t verifier;
-
-	nfs3(c, COMMIT, &args, &res);
-	assert_int_equal(res.status, NFS3_OK);
-	memcpy(&verifier, res.resok.verf, 8);
-	return verifier;
-}
 
 /* ------------------------------------------------------------------------------------------------
  * MOUNT, and who may
@@ -520,22 +337,6 @@ static void renames(void **state)
 	assert_int_equal(getattr(&root, &f, NULL), NFS3_OK);
 	assert_int_equal(remove_name(&root, &e, "hard"), NFS3_OK);
 	assert_int_equal(getattr(&root, &f, NULL), NFS3ERR_STALE);
-}
-
-static nfsstat3 make_symlink(
-	struct client *c, struct kept *dir, const char *name, const char *target, uint32_t len, SYMLINK3res *res)
-{
-	SYMLINK3args args = {.where = {.dir = fh(dir), .name = text(name)},
-		.symlink = {.symlink_attributes = with_mode(0777), .symlink_data = {.len = len}}};
-	struct xdr_out *o = client_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_SYMLINK);
-
-	assert_true(xdr_encode_SYMLINK3args(o, &args));
-	memcpy(o->p, target, len);
-	memset(o->p + len, 0, 3);
-	o->p += xdr_round(len);
-	client_call(c);
-	client_result(c, SYMLINK3res, res);
-	return res->status;
 }
 
 static void symlinks_and_nodes(void **state)
@@ -952,30 +753,8 @@ static void reading_directories(void **state)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Twice, restarts, crashes
+ * Snapshots
  */
-
-/* The last call of C again, on a new connection. */
-static void retransmit(struct client *c)
-{
-	assert_true(client_connect(c));
-	client_call(c);
-}
-
-static void reconnect(void)
-{
-	assert_true(client_connect(&root) && client_connect(&user));
-}
-
-static int snapshot_command(const char *verb, const char *name)
-{
-	char command[PATH_MAX + 600];
-
-	/* the tool lies beside the server, and its name is one letter shorter */
-	snprintf(command, sizeof(command), "%.*s --config %s snapshot %s a0/data %s >> %s/log2 2>&1",
-		(int)strlen(run.program) - 1, run.program, run.config, verb, name, run.dir);
-	return system(command);
-}
 
 /* The file system as it was, through the names and handles of its snapshot. */
 static void snapshots(void **state)
@@ -988,8 +767,8 @@ static void snapshots(void **state)
 	assert_int_equal(create(&root, &dir, "f", UNCHECKED, NULL, &file, NULL), NFS3_OK);
 	assert_int_equal(write_file(&root, &file, 0, 5000, 1, UNSTABLE, NULL), NFS3_OK);
 	assert_int_equal(getattr(&root, &file, &before), NFS3_OK);
-	assert_int_equal(snapshot_command("create", "one"), 0);
-	assert_int_not_equal(snapshot_command("create", "one"), 0);
+	assert_int_equal(run_tool(&run, "snapshot create a0/data one"), 0);
+	assert_int_not_equal(run_tool(&run, "snapshot create a0/data one"), 0);
 	assert_int_equal(write_file(&root, &file, 0, 9000, 2, FILE_SYNC, NULL), NFS3_OK);
 	assert_int_equal(lookup(&root, &top, ".snapshot", &snapdir, &attr), NFS3_OK);
 	assert_true(attr.type == NF3DIR && attr.fsid == before.fsid);
@@ -1005,148 +784,10 @@ static void snapshots(void **state)
 	assert_int_equal(make_dir(&root, &snapdir, "two", NULL), NFS3ERR_ROFS);
 	assert_int_equal(remove_name(&root, &dir, "f"), NFS3_OK);
 	check_read(&root, &old, 0, 5000, 5000, true, 1);
-	assert_int_equal(snapshot_command("list", ""), 0);
-	assert_int_equal(snapshot_command("delete --yes", "one"), 0);
+	assert_int_equal(run_tool(&run, "snapshot list a0/data"), 0);
+	assert_int_equal(run_tool(&run, "snapshot delete --yes a0/data one"), 0);
 	assert_int_equal(getattr(&root, &old, &attr), NFS3ERR_STALE);
 	assert_int_equal(lookup(&root, &snapdir, "one", NULL, NULL), NFS3ERR_NOENT);
-}
-
-static void retransmission(void **state)
-{
-	REMOVE3res res;
-	REMOVE3args args = {.object = {.dir = fh(&top), .name = text("again")}};
-
-	(void)state;
-	assert_int_equal(create(&root, &top, "again", GUARDED, NULL, NULL, NULL), NFS3_OK);
-	nfs3(&root, REMOVE, &args, &res);
-	assert_int_equal(res.status, NFS3_OK);
-	retransmit(&root);
-	client_result(&root, REMOVE3res, &res);
-	assert_int_equal(res.status, NFS3_OK);
-	/* another call is no retransmission */
-	nfs3(&root, REMOVE, &args, &res);
-	assert_int_equal(res.status, NFS3ERR_NOENT);
-}
-
-static void clean_restart(void **state)
-{
-	struct kept f;
-	struct fattr3 before, after;
-	WRITE3resok ok;
-
-	(void)state;
-	assert_int_equal(create(&root, &top, "kept", GUARDED, NULL, &f, NULL), NFS3_OK);
-	assert_int_equal(write_file(&root, &f, 0, 300000, 4, UNSTABLE, &ok), NFS3_OK);
-	assert_int_equal(commit(&root, &f) == 0, 0);
-	assert_int_equal(getattr(&root, &f, &before), NFS3_OK);
-	run_stop(&run, SIGTERM);
-	run_start(&run);
-	reconnect();
-	assert_int_equal(getattr(&root, &f, &after), NFS3_OK);
-	assert_true(before.fileid == after.fileid && before.size == after.size && before.fsid == after.fsid);
-	assert_memory_equal(&before.mtime, &after.mtime, sizeof(before.mtime));
-	check_read(&root, &f, 0, 400000, 300000, true, 4);
-}
-
-/*
- * A crash after every kind of call that must not be done twice, each by its own client whose reply is lost with the
- * server: the same call again must tell success, and do nothing.
- */
-#define TWICE 9
-
-static void crash(void **state)
-{
-	static const char *const names[TWICE] = {
-		"create", "mkdir", "symlink", "mknod", "remove", "rmdir", "rename", "link", "setattr"};
-	struct kept d, f, g, k, made[4];
-	struct client c[TWICE];
-	WRITE3resok ok;
-	SYMLINK3res sr;
-	uint64_t verifier, v2;
-	nfsstat3 status;
-
-	(void)state;
-	assert_int_equal(make_dir(&root, &top, "twice", &d), NFS3_OK);
-	assert_int_equal(create(&root, &d, "crash", GUARDED, NULL, &f, NULL), NFS3_OK);
-	assert_int_equal(write_file(&root, &f, 0, 5000, 8, FILE_SYNC, &ok), NFS3_OK);
-	memcpy(&verifier, ok.verf, 8);
-	assert_int_equal(create(&root, &d, "excl", EXCLUSIVE, "12345678", &g, NULL), NFS3_OK);
-	assert_int_equal(create(&root, &d, "gone", GUARDED, NULL, NULL, NULL), NFS3_OK);
-	assert_int_equal(make_dir(&root, &d, "gonedir", NULL), NFS3_OK);
-	assert_int_equal(create(&root, &d, "from", GUARDED, NULL, NULL, NULL), NFS3_OK);
-	for (unsigned i = 0; i < TWICE; i++) {
-		client_init(&c[i], run.port, 0);
-		c[i].xid = 77000 + 100 * i;
-		assert_true(client_connect(&c[i]));
-	}
-	assert_int_equal(create(&c[0], &d, "create", GUARDED, NULL, &made[0], NULL), NFS3_OK);
-	assert_int_equal(make_dir(&c[1], &d, "mkdir", &made[1]), NFS3_OK);
-	assert_int_equal(make_symlink(&c[2], &d, "symlink", "target", 6, &sr), NFS3_OK);
-	made[2] = keep(&sr.resok.obj.handle);
-	MKNOD3args ma = {.where = {.dir = fh(&d), .name = text("mknod")}, .what = {.type = NF3FIFO}};
-	MKNOD3res mr;
-	nfs3(&c[3], MKNOD, &ma, &mr);
-	assert_int_equal(mr.status, NFS3_OK);
-	made[3] = keep(&mr.resok.obj.handle);
-	assert_int_equal(remove_name(&c[4], &d, "gone"), NFS3_OK);
-	assert_int_equal(remove_dir(&c[5], &d, "gonedir"), NFS3_OK);
-	assert_int_equal(rename_name(&c[6], &d, "from", &d, "to"), NFS3_OK);
-	LINK3args la = {.file = fh(&f), .link = {.dir = fh(&d), .name = text("hard")}};
-	LINK3res lr;
-	nfs3(&c[7], LINK, &la, &lr);
-	assert_int_equal(lr.status, NFS3_OK);
-	struct fattr3 attr;
-	assert_int_equal(getattr(&root, &f, &attr), NFS3_OK);
-	struct sattr3 set = with_mode(0640);
-	assert_int_equal(setattr(&c[8], &f, &set, &attr.ctime), NFS3_OK);
-	run_stop(&run, SIGKILL);
-	run_start(&run);
-
-	for (unsigned i = 0; i < TWICE; i++) {
-		retransmit(&c[i]);
-		CREATE3res cr;
-		SETATTR3res ar;
-		RENAME3res rr;
-		switch (i) {
-		case 0:
-		case 1:
-		case 2:
-		case 3: /* four results of one form */
-			client_result(&c[i], CREATE3res, &cr);
-			status = cr.status;
-			assert_int_equal(status, NFS3_OK);
-			k = keep(&cr.resok.obj.handle);
-			assert_true(k.len == made[i].len && !memcmp(k.data, made[i].data, k.len));
-			assert_true(
-				cr.resok.obj_attributes.attributes_follow && cr.resok.dir_wcc.after.attributes_follow);
-			break;
-		case 6:
-			client_result(&c[i], RENAME3res, &rr);
-			status = rr.status;
-			break;
-		case 7:
-			client_result(&c[i], LINK3res, &lr);
-			status = lr.status;
-			break;
-		default: /* the object's attributes around the change, and nothing else */
-			client_result(&c[i], SETATTR3res, &ar);
-			status = ar.status;
-		}
-		if (status)
-			fail_msg("%s sent again after the crash: %d", names[i], status);
-		client_fini(&c[i]);
-	}
-
-	reconnect();
-	assert_int_equal(create(&root, &d, "create", GUARDED, NULL, NULL, NULL), NFS3ERR_EXIST);
-	assert_int_equal(getattr(&root, &f, &attr), NFS3_OK);
-	assert_true(attr.nlink == 2 && attr.mode == 0640);
-	check_read(&root, &f, 0, 6000, 5000, true, 8);
-	assert_int_equal(create(&root, &d, "excl", EXCLUSIVE, "12345678", &k, NULL), NFS3_OK);
-	assert_true(!memcmp(k.data, g.data, k.len));
-	assert_int_equal(write_file(&root, &f, 0, 5000, 8, UNSTABLE, &ok), NFS3_OK);
-	memcpy(&v2, ok.verf, 8);
-	assert_true(v2 != verifier);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -1195,156 +836,10 @@ static void hostile_arguments(void **state)
 	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
 }
 
-/* Waits for the process; its status. */
-static int end_status(pid_t pid)
-{
-	int status = -1;
-
-	for (int i = 0; i < 1000; i++) {
-		if (waitpid(pid, &status, WNOHANG) == pid)
-			return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
-		run_pause();
-	}
-	kill(pid, SIGKILL);
-	waitpid(pid, &status, 0);
-	return -1;
-}
-
-static void start_errors(void **state)
-{
-	char log[128];
-	struct run second = run;
-
-	(void)state;
-	snprintf(log, sizeof(log), "%s/log2", run.dir);
-	/* the port is taken, with and without a terminal to stay in */
-	unlink(log);
-	assert_int_equal(end_status(run_spawn(&run, "--foreground", log)), 1);
-	assert_true(run_log_has(log, "cannot listen on 127.0.0.1 port"));
-	unlink(log);
-	assert_int_equal(end_status(run_spawn(&run, "--config", log)), 2); /* an option without its value */
-
-	/* another port does not help: the drives are taken */
-	second.port = run_free_port();
-	unlink(log);
-	run_write_config(&second, exports_yaml);
-	assert_int_equal(end_status(run_spawn(&second, "--foreground", log)), 1);
-	assert_true(run_log_has(log, "furrowd: "));
-	assert_int_equal(end_status(run_spawn(&second, "--check", log)), 0);
-	run_write_config(&run, exports_yaml);
-	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
-
-	/* a configuration with a mistake names the place */
-	run_write_config(&run, "  - path: /data\n    filesystem: a0/data\n    alow: []\n");
-	unlink(log);
-	assert_int_equal(end_status(run_spawn(&run, "--check", log)), 1);
-	assert_true(run_log_has(log, "furrow.yaml:"));
-	run_write_config(&run, exports_yaml);
-}
-
-static void reload(void **state)
-{
-	mountstat3 status;
-	char more[sizeof(exports_yaml) + 200];
-
-	(void)state;
-	client_mount(&root, "/later", &status);
-	assert_int_equal(status, MNT3ERR_NOENT);
-	snprintf(more, sizeof(more),
-		"%s  - path: /later\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: ro}\n",
-		exports_yaml);
-	run_write_config(&run, more);
-	kill(run.pid, SIGHUP);
-	run_wait_log(&run, "exports reloaded");
-	struct kept later = client_mount(&root, "/later", &status);
-	assert_int_equal(status, MNT3_OK);
-	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
-
-	/* what cannot be made whole changes nothing */
-	run_write_config(&run,
-		"  - path: /later\n    filesystem: a0/none\n    allow:\n      - {clients: 127.0.0.1, access: rw}\n");
-	kill(run.pid, SIGHUP);
-	run_wait_log(&run, "reload refused");
-	assert_int_equal(getattr(&root, &later, NULL), NFS3_OK);
-	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
-
-	/* an export that is taken back: its handles lead nowhere */
-	run_write_config(&run, exports_yaml);
-	kill(run.pid, SIGHUP);
-	for (int i = 0; i < 1000 && getattr(&root, &later, NULL) == NFS3_OK; i++)
-		run_pause();
-	assert_int_equal(getattr(&root, &later, NULL), NFS3ERR_STALE);
-	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
-}
-
-/* Detached, with the caller's exit status that of the start. */
-static void daemonized(void **state)
-{
-	char log[128];
-
-	(void)state;
-	run_stop(&run, SIGTERM);
-	snprintf(log, sizeof(log), "%s/log2", run.dir);
-	unlink(log);
-	pid_t pid = fork();
-	if (!pid) {
-		int fd = open(log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-		dup2(fd, STDERR_FILENO);
-		execl(run.program, "furrowd", "--config", run.config, (char *)NULL);
-		_exit(127);
-	}
-	int status = end_status(pid);
-	if (status)
-		run_log_show(log);
-	assert_int_equal(status, 0);
-	assert_true(client_connect(&root)); /* it listens before the caller is let go */
-	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
-
-	/* stop it: it is no child of ours, so find it by what it holds */
-	char line[128];
-	snprintf(line, sizeof(line), "%s/drive0", run.dir);
-	FILE *f = fopen("/proc/locks", "r");
-	pid_t found = 0;
-	struct stat st;
-	assert_int_equal(stat(line, &st), 0);
-	char row[200];
-	while (f && fgets(row, sizeof(row), f)) {
-		unsigned long ino;
-		int owner;
-		if (sscanf(row, "%*d: FLOCK %*s %*s %d %*x:%*x:%lu", &owner, &ino) == 2 && ino == st.st_ino)
-			found = owner;
-	}
-	if (f)
-		fclose(f);
-	assert_true(found > 1);
-	kill(found, SIGTERM);
-	for (int i = 0; i < 2000 && !run_log_has(log, "stopped"); i++)
-		run_pause();
-	assert_true(run_log_has(log, "stopped"));
-	for (int i = 0; i < 1000 && !kill(found, 0); i++)
-		run_pause();
-}
-
 static int setup(void **state)
 {
 	(void)state;
-	run_init(&run, exports_yaml);
-	run_start(&run);
-	client_init(&root, run.port, 0);
-	client_init(&user, run.port, 1000);
-	reconnect();
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	(void)state;
-	client_fini(&root);
-	client_fini(&user);
-	if (run.pid > 0)
-		run_stop(&run, SIGTERM);
-	run_fini(&run);
-	return 0;
+	return group_start(exports_yaml);
 }
 
 int main(void)
@@ -1366,13 +861,7 @@ int main(void)
 		cmocka_unit_test(writes),
 		cmocka_unit_test(reading_directories),
 		cmocka_unit_test(snapshots),
-		cmocka_unit_test(retransmission),
-		cmocka_unit_test(clean_restart),
-		cmocka_unit_test(crash),
 		cmocka_unit_test(hostile_arguments),
-		cmocka_unit_test(start_errors),
-		cmocka_unit_test(reload),
-		cmocka_unit_test(daemonized),
 	};
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return cmocka_run_group_tests(tests, setup, group_end);
 }

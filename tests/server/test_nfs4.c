@@ -342,7 +342,7 @@ static void lease_becomes(struct v4 *a, struct opened *of_a, unsigned seconds)
 
 	snprintf(line, sizeof(line), "  lease: %u\n", seconds);
 	run.server = line;
-	run_write_config(&run, NFS4_EXPORT_YAML);
+	run_write_config(&run, RUN_EXPORT_YAML);
 	run.server = NULL;
 	run_stop(&run, SIGKILL);
 	assert_int_equal(truncate(run.log, 0), 0);
@@ -409,7 +409,7 @@ static void client_ids(void **state)
 static int setup(void **state)
 {
 	(void)state;
-	return group_start(NFS4_EXPORT_YAML);
+	return group_start(RUN_EXPORT_YAML);
 }
 
 int main(void)

@@ -4,7 +4,7 @@
  */
 #include "tests/server/nfs4_test.h"
 
-static const char exports[] = NFS4_EXPORT_YAML
+static const char exports[] = RUN_EXPORT_YAML
 	"  - path: /data/far/away/third\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: rw, "
 	"squash: none}\n"
 	"  - path: /data/far/hidden\n    filesystem: a0/data\n    allow:\n      - {clients: 192.0.2.1, access: rw}\n"

@@ -893,12 +893,12 @@ static int setup(void **state)
 	static char path[PATH_MAX];
 
 	(void)state;
-	run_init(&run, NFS4_EXPORT_YAML);
+	run_init(&run, RUN_EXPORT_YAML);
 	ssize_t n = readlink("/proc/self/exe", run.program, sizeof(run.program) - 1);
 	assert_true(n > 0);
 	run.program[n] = 0;
 	run.server = "  delegations: write\n";
-	run_write_config(&run, NFS4_EXPORT_YAML);
+	run_write_config(&run, RUN_EXPORT_YAML);
 	snprintf(path, sizeof(path), "%s/clock", run.dir);
 	setenv("FURROW_CLOCK", path, 1);
 	clock_share(path);

@@ -8,7 +8,7 @@
 #include "server/handle_format.h"
 #include "tests/server/nfs4_test.h"
 
-static const char exports[] = NFS4_EXPORT_YAML
+static const char exports[] = RUN_EXPORT_YAML
 	"  - path: /srv/deep/two\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.1, access: ro, "
 	"squash: "
 	"none}\n"

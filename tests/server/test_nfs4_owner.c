@@ -15,7 +15,7 @@ static void configure(const char *owners)
 
 	snprintf(lines, sizeof(lines), "  owner_domain: Example.test\n  owners: %s\n", owners);
 	run.server = lines;
-	run_write_config(&run, NFS4_EXPORT_YAML);
+	run_write_config(&run, RUN_EXPORT_YAML);
 	run.server = NULL;
 	assert_int_equal(kill(run.pid, SIGHUP), 0);
 }
@@ -177,7 +177,7 @@ static int setup(void **state)
 		return -1;
 	snprintf(user, sizeof(user), "%s", u->pw_name);
 	snprintf(group, sizeof(group), "%s", g->gr_name);
-	int rc = group_start(NFS4_EXPORT_YAML);
+	int rc = group_start(RUN_EXPORT_YAML);
 	if (!rc)
 		configure("numbers");
 	return rc;

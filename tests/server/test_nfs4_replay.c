@@ -915,7 +915,7 @@ static void exclusive_after_restart(void **state)
 static int setup(void **state)
 {
 	(void)state;
-	return group_start(NFS4_EXPORT_YAML);
+	return group_start(RUN_EXPORT_YAML);
 }
 
 int main(void)

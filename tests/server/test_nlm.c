@@ -22,9 +22,7 @@ static const char *const names[MACHINES] = {"alpha", "beta", "gamma.example"};
 static const char *const addresses[MACHINES] = {"127.0.0.2", "127.0.0.3", "127.0.0.4"};
 static struct kept top, file, other;
 
-static const char exports_yaml[] =
-	"  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: 127.0.0.0/8, access: rw, squash: "
-	"none}\n"
+static const char exports_yaml[] = RUN_EXPORT_YAML
 	"  - path: /far\n    filesystem: a0/data\n    allow:\n      - {clients: 192.0.2.0/24, access: rw}\n";
 
 /* ------------------------------------------------------------------------------------------------
@@ -617,12 +615,7 @@ static void clients_that_restart(void **state)
 /* What `furrow ARGUMENTS` prints. */
 static void furrow(const char *arguments, char *text, size_t room)
 {
-	char command[PATH_MAX + 400];
-
-	snprintf(command, sizeof(command), "%.*s --config %s %s", (int)strlen(run.program) - 1, run.program, run.config,
-		arguments);
-	FILE *out = popen(command, "r");
-	assert_non_null(out);
+	FILE *out = run_tool_open(&run, arguments);
 	size_t n = fread(text, 1, room - 1, out);
 	text[n] = 0;
 	assert_int_equal(pclose(out), 0);

@@ -10,10 +10,6 @@ static struct run run;
 static struct client client;
 static struct kept top, file;
 static uint64_t reads, read_bytes, writes, written_bytes; /* what was done */
-static char tool[PATH_MAX + 300];
-
-static const char exports_yaml[] = "  - path: /data\n    filesystem: a0/data\n    allow:\n      - {clients: "
-				   "127.0.0.0/8, access: rw, squash: none}\n";
 
 static void do_write(uint64_t off, uint32_t count)
 {
@@ -54,19 +50,9 @@ static void do_some(unsigned n)
 	}
 }
 
-static FILE *furrow_open(const char *line)
-{
-	char command[2 * PATH_MAX];
-
-	snprintf(command, sizeof(command), "%s %s", tool, line);
-	FILE *f = popen(command, "r");
-	assert_non_null(f);
-	return f;
-}
-
 static json_t *furrow(const char *line)
 {
-	FILE *f = furrow_open(line);
+	FILE *f = run_tool_open(&run, line);
 	json_t *result = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL);
 
 	assert_int_equal(pclose(f), 0);
@@ -173,7 +159,7 @@ static void rates(void **state)
 {
 	(void)state;
 	uint64_t before = reads, seen = 0;
-	FILE *f = furrow_open("top --json --interval 0.5 --count 3");
+	FILE *f = run_tool_open(&run, "top --json --interval 0.5 --count 3");
 	int fd = fileno(f);
 	fcntl(fd, F_SETFL, O_NONBLOCK);
 	char text[1 << 16];
@@ -210,19 +196,19 @@ static void tables(void **state)
 	size_t n;
 
 	(void)state;
-	FILE *f = furrow_open("clients");
+	FILE *f = run_tool_open(&run, "clients");
 	n = fread(text, 1, sizeof(text) - 1, f);
 	text[n] = 0;
 	assert_int_equal(pclose(f), 0);
 	assert_true(strstr(text, "CLIENT") && strstr(text, "127.0.0.1"));
-	f = furrow_open("top --interval 0.1 --count 1");
+	f = run_tool_open(&run, "top --interval 0.1 --count 1");
 	n = fread(text, 1, sizeof(text) - 1, f);
 	text[n] = 0;
 	assert_int_equal(pclose(f), 0);
 	assert_true(strstr(text, "WRITES/S"));
-	f = furrow_open("top --interval 0 2>/dev/null");
+	f = run_tool_open(&run, "top --interval 0 2>/dev/null");
 	assert_int_equal(WEXITSTATUS(pclose(f)), 2);
-	f = furrow_open("top --count x 2>/dev/null");
+	f = run_tool_open(&run, "top --count x 2>/dev/null");
 	assert_int_equal(WEXITSTATUS(pclose(f)), 2);
 }
 
@@ -233,12 +219,10 @@ static int setup(void **state)
 	mountstat3 status;
 
 	(void)state;
-	run_init(&run, exports_yaml);
+	run_init(&run, RUN_EXPORT_YAML);
 	run.metrics_port = run_free_port();
-	run_write_config(&run, exports_yaml);
+	run_write_config(&run, RUN_EXPORT_YAML);
 	run_start(&run);
-	snprintf(tool, sizeof(tool), "%.*s/furrow --config %s", (int)(strlen(run.program) - strlen("/furrowd")),
-		run.program, run.config);
 	client_init(&client, run.port, 0);
 	assert_true(client_connect(&client));
 	top = client_mount(&client, "/data", &status);
