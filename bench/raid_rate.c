@@ -17,8 +17,8 @@
 #include <isa-l/raid.h>
 
 #include "bench/figure.h"
+#include "bench/null_array.h"
 #include "bench/steps.h"
-#include "raid/raid_internal.h"
 
 #define STRIP 65536u
 #define COLD_BYTES (768ull << 20)
@@ -33,8 +33,6 @@ static void give_up(const char *what, const struct error *err)
 	failed = true;
 }
 
-/* ---- an array of null drives ---- */
-
 struct rig {
 	unsigned level, drives;
 	struct array *array;
@@ -44,52 +42,15 @@ struct rig {
 
 static bool rig_make(struct rig *r, unsigned level, unsigned drives)
 {
-	static unsigned serial;
-	char path[RAID_GROUP_MAX][32];
-	const char *paths[RAID_GROUP_MAX];
 	struct error err = {0};
-	struct raid_scan scan = {.count = drives};
-	serial++;
-	for (unsigned i = 0; i < drives; i++) {
-		snprintf(path[i], sizeof(path[i]), "null:8G:%u.%u", serial, i);
-		paths[i] = path[i];
-	}
-	struct array_create create = {
-		.name = "bench", .level = level, .strip_bytes = STRIP, .drives = paths, .count = drives};
 	r->level = level;
 	r->drives = drives;
-	scan.drive = calloc(drives, sizeof(*scan.drive));
-	bool good = array_create(&create, &err) == 0;
-	/* what a scan would find; it looks for names of files */
-	for (unsigned i = 0; i < drives && good; i++) {
-		struct drive *drive;
-		enum super_verdict verdict;
-		char why[160];
-		struct super_found *found = malloc(sizeof(*found));
-		good = drive_open(paths[i], false, &drive, &err) == 0 &&
-		       super_read(drive, found, &verdict, why, sizeof(why)) == 0 && verdict == SUPER_VALID;
-		if (good) {
-			struct drive_info *info = &scan.drive[i];
-			snprintf(info->path, sizeof(info->path), "%s", paths[i]);
-			info->content = DRIVE_MEMBER;
-			info->array = found->config.uuid;
-			info->member = found->member;
-			snprintf(info->array_name, sizeof(info->array_name), "bench");
-			info->slot = found->slot;
-			info->events = found->config.events;
-			info->bytes = drive->bytes;
-			drive_close(drive);
-		}
-		free(found);
-	}
-	good = good && array_open(&scan, "bench", &r->array, &err) == 0 && volume_create(r->array, "v", 0, &err) == 0 &&
-	       volume_open(r->array, "v", &r->v, &err) == 0;
-	free(scan.drive);
-	if (!good)
+	if (null_array_make(level, drives, STRIP, 0, &r->array, &r->v, &err)) {
 		give_up("array", &err);
-	else
-		r->g = volume_geometry(r->v);
-	return good;
+		return false;
+	}
+	r->g = volume_geometry(r->v);
+	return true;
 }
 
 static void rig_end(struct rig *r)
@@ -195,18 +156,6 @@ static double load_run(struct load *l, void (*one)(struct load *l), uint64_t ns)
 	} while (end - begin < ns);
 	double rate = (double)(n * l->k * STRIP) / (double)(end - begin);
 	return interruptions() == before ? rate : -rate;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
-static double median(double *v, unsigned n)
-{
-	qsort(v, n, sizeof(*v), compare);
-	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 /*

@@ -16,7 +16,7 @@
 #include <isa-l/raid.h>
 
 #include "bench/figure.h"
-#include "raid/raid_internal.h"
+#include "bench/null_array.h"
 
 #define STRIP 65536u
 #define COLD_BYTES (768ull << 20)
@@ -39,49 +39,13 @@ struct rig {
 	struct volume *v;
 };
 
-/* An array of null drives, which no scan finds: the list of what it would find is made here. */
 static bool rig_make(struct rig *r, unsigned level, unsigned drives)
 {
-	static unsigned serial;
-	char path[RAID_GROUP_MAX][32];
-	const char *paths[RAID_GROUP_MAX];
 	struct error err = {0};
-	struct raid_scan scan = {.count = drives, .drive = calloc(drives, sizeof(struct drive_info))};
-	serial++;
-	for (unsigned i = 0; i < drives; i++) {
-		snprintf(path[i], sizeof(path[i]), "null:8G:%u.%u", serial, i);
-		paths[i] = path[i];
-	}
-	struct array_create create = {
-		.name = "bench", .level = level, .strip_bytes = STRIP, .drives = paths, .count = drives};
 	r->drives = drives;
-	bool good = scan.drive && array_create(&create, &err) == 0;
-	for (unsigned i = 0; i < drives && good; i++) {
-		struct drive *drive;
-		enum super_verdict verdict;
-		char why[160];
-		struct super_found *found = malloc(sizeof(*found));
-		good = found && drive_open(paths[i], false, &drive, &err) == 0;
-		if (good) {
-			struct drive_info *info = &scan.drive[i];
-			good = super_read(drive, found, &verdict, why, sizeof(why)) == 0 && verdict == SUPER_VALID;
-			snprintf(info->path, sizeof(info->path), "%s", paths[i]);
-			info->content = DRIVE_MEMBER;
-			info->array = found->config.uuid;
-			info->member = found->member;
-			snprintf(info->array_name, sizeof(info->array_name), "bench");
-			info->slot = found->slot;
-			info->events = found->config.events;
-			info->bytes = drive->bytes;
-			drive_close(drive);
-		}
-		free(found);
-	}
-	good = good && array_open(&scan, "bench", &r->array, &err) == 0 &&
-	       volume_create(r->array, "v", VOLUME_BYTES, &err) == 0 && volume_open(r->array, "v", &r->v, &err) == 0 &&
-	       array_keep(r->array, &err) == 0;
-	free(scan.drive);
-	return good || give_up("array", &err);
+	return (null_array_make(level, drives, STRIP, VOLUME_BYTES, &r->array, &r->v, &err) == 0 &&
+		       array_keep(r->array, &err) == 0) ||
+	       give_up("array", &err);
 }
 
 static uint64_t thread_ns(void)
@@ -106,18 +70,6 @@ static double bare_rate(struct buf *const *data, unsigned sets)
 	double rate = (double)sets * K * STRIP * 1e9 / (double)(thread_ns() - begun);
 	buf_put(to);
 	return rate;
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return x < y ? -1 : x > y;
-}
-
-static double median(double *v, unsigned n)
-{
-	qsort(v, n, sizeof(*v), compare);
-	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 static void level_measure(unsigned level, struct buf *const *data, unsigned sets)

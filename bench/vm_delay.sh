@@ -27,7 +27,6 @@ rdma link add rxe1 type rxe netdev w1
 rdma link add rxe2 type rxe netdev w2
 address=10.97.0.1
 array_make 6 >/dev/null
-counters() { echo 0 0; }
 mount_rdma /mnt/r
 BENCH_ONLY=none
 load delay.write1m MiB/s /mnt/r --rw=write --bs=1M --iodepth=8 --end_fsync=1 >/dev/null

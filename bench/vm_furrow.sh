@@ -10,11 +10,6 @@ members = json.load(sys.stdin)["arrays"][0]["members"]
 print(sum(m["flushes"] for m in members), sum(m["fua_writes"] for m in members))'; }
 posts() { echo "$(metric furrow_rdma_posts_total) $(metric furrow_rdma_sends_total)"; }
 connect() { if [[ $1 == v3 ]]; then mount_rdma "$2"; else mount -t nfs -o "vers=${1#v},rdma,port=20049" $address:/data "$2"; fi; }
-for v in ${BENCH_VERSIONS:-v3 v4.1}; do
-	connect $v /mnt/r
-	loads $v /mnt/r
-	[[ $v == v3 || -n ${BENCH_ONLY:-} ]] || rpcs $v /mnt/r
-	umount /mnt/r
-done
+all_versions
 server_stop
 wire

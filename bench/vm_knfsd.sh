@@ -30,9 +30,4 @@ connect() {
 	[[ $1 != v3 ]] || o=vers=3,rdma,port=20049,nolock,mountproto=tcp from=/tmp/data
 	mount -t nfs -o $o 10.99.0.1:$from "$2"
 }
-for v in ${BENCH_VERSIONS:-v3 v4.1}; do
-	connect $v /mnt/r
-	loads $v /mnt/r
-	[[ $v == v3 || -n ${BENCH_ONLY:-} ]] || rpcs $v /mnt/r
-	umount /mnt/r
-done
+all_versions

@@ -1,10 +1,12 @@
-# vm_load.sh: the loads that both servers get in the guest. Sourced by vm_furrow.sh and vm_knfsd.sh, which define
-# `counters`: prints flushes and FUA writes of all drives so far, and `connect VERSION DIR`, which mounts; vm_furrow.sh also
-# `posts`: prints how often the server posted work requests, and how many replies it sent.
+# vm_load.sh: the loads that servers get in the guest. Sourced by those who start one and may define after that
+#   counters              prints flushes and FUA writes of all drives so far
+#   posts                 prints how often the server posted work requests, and how many replies it sent
+#   connect VERSION DIR   mounts; for all_versions
 #
 # Each line of output: figure NAME VALUE UNIT FLUSHES-PER-OPERATION FUA-WRITES-PER-OPERATION
 set -eu
 size=${BENCH_SIZE:-64M} seconds=${BENCH_SECONDS:-2}
+counters() { echo 0 0; }
 posts() { :; }
 
 figure() { # NAME UNIT OPERATIONS VALUE COUNTERS-BEFORE
@@ -70,6 +72,16 @@ rpcs() { # VERSION DIR
 	b=$(sent)
 	echo "figure $v.rpcs_create $(awk -v n=$((b - a)) -v o=$n 'BEGIN {print n / o}') RPCs 0 0"
 	rm -f "$dir"/*
+}
+all_versions() {
+	local v
+	mkdir -p /mnt/r
+	for v in ${BENCH_VERSIONS:-v3 v4.1}; do
+		connect $v /mnt/r
+		loads $v /mnt/r
+		[[ $v == v3 || -n ${BENCH_ONLY:-} ]] || rpcs $v /mnt/r
+		umount /mnt/r
+	done
 }
 # What the soft-RoCE wire itself moves in RDMA Writes, as for READs, and in RDMA Reads, as for WRITEs, of 1 MiB.
 wire() {

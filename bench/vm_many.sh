@@ -9,7 +9,6 @@ array_make 6 >/dev/null
 server_stop
 sed -i 's/^  listen:.*/  listen: ["0.0.0.0"]/' $FURROW_CONFIG
 server_start
-counters() { echo 0 0; }
 # KiB in the server's memory, and of queues that it shares with the adapter. Receives lie in the arena, all of which is there from the
 # first connection on.
 held() {
