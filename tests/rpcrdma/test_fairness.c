@@ -23,7 +23,8 @@ static int run_where(struct rpc_request *req)
 	return xdr_put_u32(&req->out, reactor_index(reactor_self())) ? RPC_SUCCESS : RPC_SYSTEM_ERR;
 }
 
-/* Keeps the whole reactor from going on, which no procedure may do; without a system call, in which it would receive. */
+/* Keeps the whole reactor from going on, which no procedure may do; without a system call, in which it would receive.
+ */
 static int run_hold(struct rpc_request *req)
 {
 	(void)req;
