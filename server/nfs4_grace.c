@@ -223,6 +223,7 @@ void nfs4_client_record_delete(struct nfs4_client *client)
  */
 
 static const char lease_name[] = "lease";
+#define LEASE_UNNOTED 45u /* what servers told that noted none: it was their default */
 
 static unsigned lease_known(struct fs *fs)
 {
@@ -231,7 +232,7 @@ static unsigned lease_known(struct fs *fs)
 
 	if (fs_state_get(fs, STABLE_NFS4_SERVER, lease_name, strlen(lease_name), &seconds, sizeof(seconds), &len) ||
 		len != sizeof(seconds))
-		return CONFIG_LEASE_DEFAULT;
+		return LEASE_UNNOTED;
 	return le32_get(seconds);
 }
 

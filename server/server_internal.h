@@ -58,7 +58,7 @@ struct config_export {
 	unsigned allow_count;
 	unsigned line; /* for messages about it later */
 };
-#define CONFIG_LEASE_DEFAULT 45u
+#define CONFIG_LEASE_DEFAULT 90u
 /* Which delegations NFSv4 clients may get. */
 enum delegations { DELEGATIONS_NONE, DELEGATIONS_READ, DELEGATIONS_WRITE };
 

@@ -49,9 +49,9 @@ static inline uint16_t run_free_port(void)
 	return ntohs(a.sin_port);
 }
 
-static inline void run_format_fiber(void *arg)
+/* The volume of the drives, made first or not, for WORK. */
+static inline void run_volume(struct run *run, bool make, void (*work)(struct run *run, struct volume *volume))
 {
-	struct run *run = arg;
 	char path[RUN_DRIVES][128];
 	const char *drives[RUN_DRIVES];
 	struct raid_scan scan = {0};
@@ -63,23 +63,44 @@ static inline void run_format_fiber(void *arg)
 		drives[i] = path[i];
 	}
 	struct array_create create = {.name = "a0", .level = 6, .drives = drives, .count = RUN_DRIVES};
-	run->rc = array_create(&create, &run->err);
+	run->rc = make ? array_create(&create, &run->err) : 0;
 	if (!run->rc)
 		run->rc = raid_scan(drives, RUN_DRIVES, &scan, &run->err);
 	if (!run->rc)
 		run->rc = array_open(&scan, "a0", &array, &run->err);
 	raid_scan_free(&scan);
-	if (!run->rc)
+	if (!run->rc && make)
 		run->rc = volume_create(array, "data", 0, &run->err);
 	if (!run->rc)
 		run->rc = volume_open(array, "data", &volume, &run->err);
-	struct fs_create_options options = {.root_mode = 0777};
 	if (!run->rc)
-		run->rc = fs_create(volume, &options, &run->err);
+		work(run, volume);
 	if (volume)
 		volume_close(volume);
 	if (array)
 		array_close(array);
+}
+
+static inline void run_format(struct run *run, struct volume *volume)
+{
+	struct fs_create_options options = {.root_mode = 0777};
+
+	run->rc = fs_create(volume, &options, &run->err);
+}
+
+static inline void run_format_fiber(void *arg)
+{
+	run_volume(arg, true, run_format);
+}
+
+/* Runs FIBER, which has the run as its argument, in this process. */
+static inline void run_core(struct run *run, void (*fiber)(void *run))
+{
+	struct core_config core = {.reactors = 1, .arena_bytes = 64u << 20};
+	struct error err = {0};
+
+	if (core_main(&core, fiber, run, &err) || run->rc)
+		fail_msg("the file system cannot be worked on: %s%s", err.text, run->err.text);
 }
 
 static inline void run_write_config(const struct run *run, const char *exports)
@@ -101,7 +122,6 @@ static inline void run_write_config(const struct run *run, const char *exports)
 static inline void run_init(struct run *run, const char *exports)
 {
 	char self[PATH_MAX], *build;
-	struct core_config core = {.reactors = 1, .arena_bytes = 64u << 20};
 
 	memset(run, 0, sizeof(*run));
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -123,9 +143,7 @@ static inline void run_init(struct run *run, const char *exports)
 		assert_true(fd >= 0 && !ftruncate(fd, (off_t)RUN_DRIVE_BYTES));
 		close(fd);
 	}
-	struct error err = {0};
-	if (core_main(&core, run_format_fiber, run, &err) || run->rc)
-		fail_msg("cannot make the file system: %s%s", err.text, run->err.text);
+	run_core(run, run_format_fiber);
 	run->port = run_free_port();
 	run_write_config(run, exports);
 }

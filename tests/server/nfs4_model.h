@@ -18,7 +18,7 @@
 #define FILES 3
 #define OWNERS 2
 #define UNITS 13 /* ten bytes each; the last one is all that follows */
-#define LEASE 45000000000ull
+#define LEASE 90000000000ull
 
 struct m_open {
 	bool there;

@@ -22,7 +22,7 @@ int furrowd_main(int argc, char **argv);
 #include "tests/server/nfs4_test.h"
 
 #define SECOND 1000000000ull
-#define JUMP (60 * SECOND)
+#define JUMP (120 * SECOND)
 #define PAUSE (11 * SECOND) /* after which a file whose delegation was recalled may be delegated again */
 
 static _Atomic uint64_t *ahead;

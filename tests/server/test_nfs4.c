@@ -2,6 +2,7 @@
  * States of NFSv4.1 as a client meets them: opens with share reservations, locks, and who may reclaim what after a
  * restart. Sessions and what is sent again have tests of their own (test_nfs4_session.c, test_nfs4_replay.c).
  */
+#include "server/stable.h"
 #include "tests/server/nfs4_test.h"
 
 /* ------------------------------------------------------------------------------------------------
@@ -334,17 +335,21 @@ static void reclaim(void **state)
 	v4_end(&b);
 }
 
-/* Kills the server, starts it with another lease, and has the client that was there reclaim. */
-static void lease_becomes(struct v4 *a, struct opened *of_a, unsigned seconds)
+static void lease_configure(unsigned seconds)
 {
 	char line[32];
-	struct kept fh = of_a->fh;
 
 	snprintf(line, sizeof(line), "  lease: %u\n", seconds);
 	run.server = line;
 	run_write_config(&run, RUN_EXPORT_YAML);
 	run.server = NULL;
-	run_stop(&run, SIGKILL);
+}
+
+/* Starts the server that was stopped, and has the client that was there reclaim. */
+static void lease_reclaim(struct v4 *a, struct opened *of_a, unsigned seconds)
+{
+	struct kept fh = of_a->fh;
+
 	assert_int_equal(truncate(run.log, 0), 0);
 	run_start(&run);
 	v4_connect(a);
@@ -361,6 +366,30 @@ static void lease_becomes(struct v4 *a, struct opened *of_a, unsigned seconds)
 	run_wait_log(&run, "grace is over");
 }
 
+static void lease_becomes(struct v4 *a, struct opened *of_a, unsigned seconds)
+{
+	lease_configure(seconds);
+	run_stop(&run, SIGKILL);
+	lease_reclaim(a, of_a, seconds);
+}
+
+static void lease_forget(struct run *of, struct volume *volume)
+{
+	struct fs_mount_options options = {0};
+	struct fs *fs;
+
+	of->rc = fs_mount(volume, &options, &fs, &of->err);
+	if (of->rc)
+		return;
+	of->rc = fs_state_delete(fs, STABLE_NFS4_SERVER, "lease", 5);
+	fs_unmount(fs);
+}
+
+static void lease_forget_fiber(void *arg)
+{
+	run_volume(arg, false, lease_forget);
+}
+
 /* Who was told of a longer lease before the restart has that long to come back. */
 static void lease(void **state)
 {
@@ -370,14 +399,23 @@ static void lease(void **state)
 	(void)state;
 	join(&a, "leases", 1);
 	assert_int_equal(open_name(&a, "leased", &(struct how){.access = 3, .create = GUARDED4}, &of_a), NFS4_OK);
+	run_stop(&run, SIGKILL);
+	lease_reclaim(&a, &of_a, 90); /* what it is if nobody says anything */
+	assert_true(run_log_has(run.log, "seconds=90"));
 	lease_becomes(&a, &of_a, 300);
 	assert_true(run_log_has(run.log, "seconds=300"));
 	lease_becomes(&a, &of_a, 10);
 	assert_true(run_log_has(run.log, "seconds=300"));
 	lease_becomes(&a, &of_a, 11);
 	assert_true(run_log_has(run.log, "seconds=11"));
-	lease_becomes(&a, &of_a, 45);
+	/* the server of the earlier life was one that noted nothing: it had told 45 */
+	lease_configure(10);
+	run_stop(&run, SIGKILL);
+	run_core(&run, lease_forget_fiber);
+	lease_reclaim(&a, &of_a, 10);
 	assert_true(run_log_has(run.log, "seconds=45"));
+	lease_becomes(&a, &of_a, 90);
+	assert_true(run_log_has(run.log, "seconds=90"));
 	assert_int_equal(close_it(&a, &of_a), NFS4_OK);
 	assert_int_equal(remove_name(&a, "leased"), NFS4_OK);
 	v4_end(&a);
