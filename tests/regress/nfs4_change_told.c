@@ -124,9 +124,9 @@ static void grows(void **state)
 static int setup(void **state)
 {
 	(void)state;
-	run_init(&run, NFS4_EXPORT_YAML);
+	run_init(&run, RUN_EXPORT_YAML);
 	run.server = "  delegations: write\n";
-	run_write_config(&run, NFS4_EXPORT_YAML);
+	run_write_config(&run, RUN_EXPORT_YAML);
 	run_start(&run);
 	return 0;
 }

@@ -73,7 +73,7 @@ static void reconnects(void **state)
 static int setup(void **state)
 {
 	(void)state;
-	return group_start(NFS4_EXPORT_YAML);
+	return group_start(RUN_EXPORT_YAML);
 }
 
 int main(void)
