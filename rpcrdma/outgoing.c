@@ -251,8 +251,9 @@ static int port_of_universal(const struct xdr_opaque *address)
 	return port ? port : -ENOENT;
 }
 
-static int ask_rpcbind(const struct rpc_outgoing *call, union address to)
+int rpc_port_ask(const struct rpc_outgoing *call)
 {
+	union address to = {.storage = call->to};
 	bool v6 = to.any.sa_family == AF_INET6;
 	struct rpc_outgoing *ask = calloc(1, sizeof(*ask));
 	struct xdr_out out;
@@ -308,7 +309,7 @@ int rpc_call_out(struct rpc_outgoing *call)
 	union address to = {.storage = call->to};
 
 	if (!address_port(&to)) {
-		int port = ask_rpcbind(call, to);
+		int port = rpc_port_ask(call);
 		if (port < 0)
 			return port;
 		address_set_port(&to, (uint16_t)port);

@@ -3,8 +3,11 @@
  *
  * Owns nothing that lasts: each call connects to rpcbind's own socket, by which it knows that root asks, and goes
  * again. libtirpc's rpcb_set() is not used, since it makes addresses of the netids of /etc/netconfig only, and "rdma"
- * is not there. An older registration of the same program, version and netid is replaced: it is from a server that
- * ended without a word.
+ * is not there. An older registration of the same program, version and netid with another port is replaced: it is from
+ * a server that ended without a word.
+ *
+ * Errors: -ENOENT when no rpcbind runs here; -EIO when it does not answer within RPCBIND_TIMEOUT, and as little will
+ * the next time; -EACCES when it refuses.
  */
 #include <errno.h>
 #include <signal.h>
@@ -56,8 +59,12 @@ static int rpcbind_talk(CLIENT *client, const struct rpcbind_request *r)
 		r->port & 255u);
 	struct rpcb what = {
 		.r_prog = r->program, .r_vers = r->version, .r_netid = netid, .r_addr = address, .r_owner = owner};
+	/* What is set already is set again: others who ask meanwhile are never told that it is not there. */
+	int rc = r->port ? rpcbind_call(client, RPCBPROC_SET, &what, &done) : 0;
+	if (rc < 0 || (r->port && done))
+		return rc;
 	/* To unset what is not set is refused, which does not matter. */
-	int rc = rpcbind_call(client, RPCBPROC_UNSET, &what, &done);
+	rc = rpcbind_call(client, RPCBPROC_UNSET, &what, &done);
 	if (rc < 0 || !r->port)
 		return rc;
 	rc = rpcbind_call(client, RPCBPROC_SET, &what, &done);
@@ -68,10 +75,14 @@ static void rpcbind_connect(struct rpcbind_request *r)
 {
 	struct sockaddr_un socket_name = {.sun_family = AF_UNIX, .sun_path = _PATH_RPCBINDSOCK};
 	struct netbuf peer = {.maxlen = sizeof(socket_name), .len = sizeof(socket_name), .buf = &socket_name};
+	struct timeval limit = {.tv_sec = RPCBIND_TIMEOUT}; /* one that accepts nothing lets connect() wait, too */
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	r->result = -ENOENT;
-	if (fd < 0 || connect(fd, (struct sockaddr *)&socket_name, sizeof(socket_name)) < 0) {
+	r->result = -EIO;
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 ||
+		connect(fd, (struct sockaddr *)&socket_name, sizeof(socket_name)) < 0) {
+		if (errno == ENOENT || errno == ECONNREFUSED)
+			r->result = -ENOENT;
 		if (fd >= 0)
 			close(fd);
 		return;

@@ -275,6 +275,8 @@ struct rpc_outgoing {
 	uint8_t args[4608], results[2560];
 };
 int rpc_call_out(struct rpc_outgoing *call);
+/* The port at which the rpcbind of call->to knows what is called; the errors are those of rpc_call_out(). */
+int rpc_port_ask(const struct rpc_outgoing *call);
 void rpc_address_portless(struct sockaddr_storage *address); /* its port becomes 0 */
 /* "192.0.2.1", "2001:db8::1"; IPv4-mapped as IPv4. Any thread. */
 void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
@@ -283,7 +285,10 @@ void rpc_address_mapped(const struct sockaddr *address, struct in6_addr *to);
 /* Of an address without its port, the same after a restart. Any thread. */
 uint64_t rpc_address_hash(const struct sockaddr *address);
 
-/* rpcbind, through libtirpc on a helper thread: -ENOENT when none runs here. */
+/*
+ * rpcbind, through libtirpc on a helper thread: -ENOENT when none runs here, -EIO when it does not answer within some
+ * seconds, -EACCES when it refuses.
+ */
 int rpc_rpcbind_set(uint32_t program, uint32_t version, const char *netid, uint16_t port);
 int rpc_rpcbind_unset(uint32_t program, uint32_t version, const char *netid);
 

@@ -85,7 +85,7 @@ void nlm_unlock(void);
 /* Sockets for NSM over UDP on the addresses to listen on; nobody but Linux' sm-notify uses it. On reactor 0, waits. */
 void nsm_udp_start(const struct config *config);
 void nsm_udp_stop(void);
-uint16_t nsm_udp_port(bool v6);	    /* 0: none */
-bool nsm_registered_by_other(void); /* another statd runs on this machine. Waits */
+uint16_t nsm_udp_port(bool v6);			 /* 0: none */
+bool nsm_registered_by_other(uint16_t our_port); /* another statd runs on this machine. Waits */
 
 #endif

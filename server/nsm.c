@@ -223,8 +223,11 @@ uint16_t nsm_udp_port(bool v6)
 	return sockets[v6].port;
 }
 
-/* One that was killed may have left its registration: so it is called. */
-bool nsm_registered_by_other(void)
+/*
+ * One that was killed may have left its registration: so it is called. What is at OUR_PORT was this server before it
+ * was killed, and would answer as it is now.
+ */
+bool nsm_registered_by_other(uint16_t our_port)
 {
 	struct rpc_outgoing *call = calloc(1, sizeof(*call));
 	struct sockaddr_in *to = call ? (struct sockaddr_in *)(void *)&call->to : NULL;
@@ -237,7 +240,11 @@ bool nsm_registered_by_other(void)
 	call->version = SM_VERS;
 	call->procedure = SM_NULL;
 	call->deadline = now_ns() + 2 * NSEC_PER_SEC;
-	int rc = rpc_call_out(call);
+	int rc = rpc_port_ask(call);
+	if (rc > 0 && rc != our_port) {
+		to->sin_port = htons((uint16_t)rc);
+		rc = rpc_call_out(call);
+	}
 	free(call);
 	return !rc;
 }

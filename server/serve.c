@@ -5,7 +5,8 @@
  * and the control socket are free (serve_probe). Then drives are claimed, which fails when another server has them, and
  * file systems are mounted. The calls that were answered before the restart are in the reply cache and the exports are
  * published before the first listener opens, so a client that retransmits right away is told its old result and never
- * another. Registration with rpcbind and the metrics come last, since they invite others.
+ * another. Registration with rpcbind and the metrics come last, since they invite others; the server is ready when that
+ * is done, too. An rpcbind that does not answer holds it up for some seconds, and is then done without.
  *
  * The stop goes the other way: no new calls, the running ones end, then file systems write their checkpoint and
  * arrays their clean superblocks.
@@ -223,6 +224,8 @@ static const struct registration registrations[] = {
 	{NFS4_PROGRAM, NFS_V4, "rdma6", true, false},
 };
 
+#define RPCBIND_PATIENCE (5 * NSEC_PER_SEC)
+
 static bool listens_on(const struct config *config, bool v6)
 {
 	for (unsigned i = 0; i < config->listen_count; i++)
@@ -234,7 +237,8 @@ static bool listens_on(const struct config *config, bool v6)
 static void rpcbind_register(struct server *server)
 {
 	const struct config *config = server->config;
-	bool other_statd = nsm_registered_by_other();
+	bool other_statd = nsm_registered_by_other(config->nfs_port);
+	uint64_t deadline = now_ns() + RPCBIND_PATIENCE;
 
 	if (other_statd)
 		log_warning("server",
@@ -248,10 +252,16 @@ static void rpcbind_register(struct server *server)
 		if (!port || (r->rdma && !server->rdma) || !listens_on(config, v6) ||
 			(r->program == SM_PROG && other_statd))
 			continue;
-		int rc = rpc_rpcbind_set(r->program, r->version, r->netid, port);
+		int rc = now_ns() > deadline ? -EIO : rpc_rpcbind_set(r->program, r->version, r->netid, port);
 		if (rc == -ENOENT) {
 			log_info("server", "no rpcbind here: clients mount with port=%u,mountport=%u,nolock",
 				config->nfs_port, config->nfs_port);
+			return;
+		}
+		if (rc == -EIO) {
+			log_warning("server",
+				"rpcbind does not answer in time: clients do not find all that is here; mend it and "
+				"restart furrowd");
 			return;
 		}
 		if (rc)
@@ -266,8 +276,8 @@ static void rpcbind_unregister(struct server *server)
 {
 	for (unsigned i = 0; i < sizeof(registrations) / sizeof(registrations[0]) && server->rpcbind; i++)
 		if ((!registrations[i].rdma || server->rdma) && (registrations[i].program != SM_PROG || server->statd))
-			(void)rpc_rpcbind_unset(
-				registrations[i].program, registrations[i].version, registrations[i].netid);
+			server->rpcbind = rpc_rpcbind_unset(registrations[i].program, registrations[i].version,
+						  registrations[i].netid) == 0;
 	server->rpcbind = false;
 }
 

@@ -51,12 +51,14 @@ exports:
       - {clients: 127.0.0.0/8, access: rw, squash: none}
 Y
 }
+# Until it says that it is ready: its control socket answers before it listens, and before rpcbind knows its lock manager.
 server_start() {
+	local i starts
+	starts=$(grep -cs " ready version=" /tmp/furrowd.log)
 	"$build/furrowd" --config "$FURROW_CONFIG" --foreground 2>>/tmp/furrowd.log &
 	server_pid=$!
-	local i
 	for ((i = 0; i < 600; i++)); do
-		furrow state list >/dev/null 2>&1 && return 0 # without a server it fails, and does not look at the drives itself
+		[ "$(grep -c " ready version=" /tmp/furrowd.log)" -gt "${starts:-0}" ] && return 0
 		kill -0 $server_pid 2>/dev/null || break
 		sleep 0.1
 	done
