@@ -2,7 +2,8 @@
  * nfs3_io: READ, WRITE and COMMIT.
  *
  * READ: fs/ gives referenced slices of its buffers; they are attached to the reply and go out as they are (an RDMA
- * Write or a gathered send), and rpcrdma/ puts the references when the reply has left. No byte is copied here.
+ * Write or a gathered send), and rpcrdma/ puts the references when the reply has left. No byte is copied here. A
+ * connection may hold only its share of that memory: what is more waits before anything is read.
  *
  * WRITE and the write verifier: see nfs_io.c.
  *
@@ -55,6 +56,9 @@ int nfs3_read(struct rpc_request *req)
 	uint64_t off = args.offset < FS_SIZE_MAX ? args.offset : FS_SIZE_MAX;
 	if (count > FS_SIZE_MAX - off)
 		count = (uint32_t)(FS_SIZE_MAX - off);
+	/* before the gate, so that who waits here holds nothing; what is read in the end may be less */
+	if (rpc_payload_reserve(req, count))
+		return RPC_DROP;
 
 	attr.type = 0;
 	nfsstat3 status = nfs3_enter(&call, req, &args.file, NFS3_OWNER_OVERRIDE);

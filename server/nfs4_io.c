@@ -76,6 +76,17 @@ uint32_t nfs4_read_more(struct nfs4_compound *c)
 	return xdr_round(count_of(c));
 }
 
+/*
+ * Waits for the connection's share of memory for replies before COUNT bytes are read. A compound that holds some does
+ * not wait for more, which another one like it might hold. When the connection is lost meanwhile nothing changes: the
+ * slot keeps the answer for another one.
+ */
+static void payload_reserve(struct nfs4_compound *c, uint32_t count)
+{
+	if (!c->payload_bytes)
+		(void)rpc_payload_reserve(c->req, count);
+}
+
 nfsstat4 nfs4_op_read(struct nfs4_compound *c)
 {
 	READ4args args;
@@ -98,6 +109,7 @@ nfsstat4 nfs4_op_read(struct nfs4_compound *c)
 	uint64_t off = args.offset < FS_SIZE_MAX ? args.offset : FS_SIZE_MAX;
 	if (count > FS_SIZE_MAX - off)
 		count = (uint32_t)(FS_SIZE_MAX - off);
+	payload_reserve(c, count);
 	int rc = fs_read(c->current.fs, &op, c->current.id, off, &count, v, &n, &eof, NULL);
 	if (rc)
 		return type_status(&c->current, rc);
@@ -153,6 +165,7 @@ static int put_data(struct segments *s, uint64_t to)
 
 	if (count > room)
 		count = room;
+	payload_reserve(s->c, count);
 	int rc = fs_read(s->c->current.fs, s->op, s->c->current.id, s->off, &count, v, &n, &s->eof, NULL);
 	if (rc)
 		return rc;
