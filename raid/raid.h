@@ -207,8 +207,9 @@ void array_scrub_stop(struct array *array);
 
 /*
  * What happens to arrays: "member-failed", "member-returned", "rebuild-started", "rebuild-done", "rebuild-failed",
- * "spare-used", "spare-lost", "no-spare", "drive-slow", "drive-warning", "scrub-done", "block-repaired",
- * "array-stopped". FN is called on any reactor, and must not wait. MEMBER is a path, or "". One listener; NULL: none.
+ * "spare-used", "spare-lost", "no-spare", "drive-added", "spare-added", "drive-slow", "drive-recovered",
+ * "drive-warning", "scrub-done", "array-stopped". FN is called on any reactor, and must not wait. MEMBER is a path, or
+ * "". One listener; NULL: none.
  */
 typedef void raid_event_fn(void *arg, const char *event, const char *array, const char *member, const char *detail);
 void raid_events_listen(raid_event_fn *fn, void *arg);
