@@ -155,22 +155,24 @@ static int slot_show(struct cli *cli, json_t *result, const char *what)
 	return EXIT_OK;
 }
 
-int array_add_run(struct cli *cli)
+/* With --force the drive may hold something. */
+static bool overwrite_confirm(const struct cli *cli, const char *drive)
 {
 	char question[400];
-	json_t *request = request_make("array.add");
 
+	snprintf(question, sizeof(question), "All that drive %.200s holds will be lost. Add it to array %s?", drive,
+		cli->args[0]);
+	return !cli->force || cli_confirm(cli, question);
+}
+
+int array_add_run(struct cli *cli)
+{
+	if (!overwrite_confirm(cli, cli->args[1]))
+		return EXIT_FAILED;
+	json_t *request = request_make("array.add");
 	request_put(request, "name", cli->args[0]);
 	request_put(request, "drive", cli->args[1]);
 	json_object_set_new(request, "force", json_boolean(cli->force));
-	if (cli->force) {
-		snprintf(question, sizeof(question), "All that drive %.200s holds will be lost. Add it to array %s?",
-			cli->args[1], cli->args[0]);
-		if (!cli_confirm(cli, question)) {
-			json_decref(request);
-			return EXIT_FAILED;
-		}
-	}
 	return slot_show(cli, cli_call(cli, request, 0), "is added");
 }
 
@@ -179,6 +181,8 @@ int array_spare_run(struct cli *cli)
 	int status = EXIT_OK;
 
 	for (unsigned i = 1; i < cli->arg_count && status == EXIT_OK; i++) {
+		if (!overwrite_confirm(cli, cli->args[i]))
+			return EXIT_FAILED;
 		json_t *request = request_make("array.add");
 		request_put(request, "name", cli->args[0]);
 		request_put(request, "drive", cli->args[i]);
@@ -209,8 +213,9 @@ int array_remove_run(struct cli *cli)
 
 int array_replace_run(struct cli *cli)
 {
+	if (cli->arg_count > 2 && !overwrite_confirm(cli, cli->args[2]))
+		return EXIT_FAILED;
 	json_t *request = request_make("array.replace");
-
 	request_put(request, "name", cli->args[0]);
 	member_put(request, cli->args[1]);
 	if (cli->arg_count > 2)

@@ -207,6 +207,13 @@ static void test_life(void **state)
 	expect_good("array a0: healthy, level 6, 2+2, strip 64 KiB");
 	furrow("array status nowhere --drives 'd*'");
 	expect(1, "array nowhere: none of the 5 drives");
+	/* nor is a drive taken by the commands that add one */
+	furrow("array add a0 d4 --force --drives 'd*'");
+	expect(1, "there is no terminal to ask on");
+	furrow("array spare a0 d4 --force --drives 'd*'");
+	expect(1, "there is no terminal to ask on");
+	furrow("array replace a0 0 d4 --force --drives 'd*'");
+	expect(1, "there is no terminal to ask on");
 	furrow("array examine d0");
 	expect_good("a0");
 	furrow("array examine d4");

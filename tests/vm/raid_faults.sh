@@ -215,7 +215,7 @@ replace_test() { # a member that works is replaced while fio runs; the array is 
 	touch /tmp/mark
 	local free
 	free=$(for d in /dev/ng*n1; do status "'$d' not in m" >/dev/null && echo $d; done | head -1)
-	check "array replace" furrow array replace a0 /dev/nvme0n1 $free --force --wait
+	check "array replace" furrow array replace a0 /dev/nvme0n1 $free --force --yes --wait
 	shows "the other drive has its place" "a['state'] == 'healthy' and r['copies'] and r['lost_rows'] == 0 and '$(drive_of 0)' not in m"
 	check "the array lacked nothing" eval '! tail -n +$((before + 1)) /tmp/events | grep -q member-failed'
 	furrow array status a0 | sed 's/^/# /'
