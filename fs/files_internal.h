@@ -40,19 +40,8 @@ int shares_resolve(struct tx *tx);
 uint64_t files_inode_count(const struct fs *fs);
 
 /*
- * What the upper half needs of the lower (in fs_internal.h, tree_internal.h or space.c):
- *
- *   struct fs { struct fs_files *files; struct volume *volume; struct reactor *home;
- *               struct fs_mount_options options; bool read_only; ... }
- *   uint64_t fs_change_next(struct fs *fs);           next value of the change attribute. No wait
- *   void fs_verifier_change(struct fs *fs);           unstable data was lost (a flush failed)
- *   int fs_view(struct fs *fs, tx_pass *pass, void *arg);   a pass that only reads; also on read-only mounts, no log
- * space for fs_check: int tree_walk_nodes(struct fs *fs, int (*fn)(void *arg, uint64_t block, unsigned blocks, unsigned
- * level), void *arg); int space_stripe_info(struct fs *fs, uint64_t stripe, uint32_t *live, bool *nodes);   recorded
- * live count of a stripe
- *
- * Rules relied on: within one pass a later put or delete of a key wins over an earlier one; calls of
- * tx_blocks_add/drop for blocks of the same stripe add up; fs_transact() of a read-only mount is -EROFS.
+ * Rules of the lower half that are relied on: within one pass a later put or delete of a key wins over an earlier one;
+ * calls of tx_blocks_add/drop for blocks of the same stripe add up; fs_transact() of a read-only mount is -EROFS.
  */
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * fs: the file system on a volume. It knows inodes, names and extents, never an NFS type.
  *
- * All functions wait and may be called on any reactor; work on an inode runs on the reactor that
- * owns it, work on the tree on the file system's home reactor, and the payload stays where it is
- * in memory. Errors are negative errno, and the set is closed: the server maps exactly these:
+ * All functions wait and may be called on any reactor; work on inodes and on the tree runs on the file
+ * system's home reactor, drives are read and data is verified on the caller's, and the payload stays where
+ * it is in memory. Errors are negative errno, and the set is closed: the server maps exactly these:
  *   EPERM ENOENT EIO EACCES EEXIST EXDEV ENOTDIR EISDIR EINVAL EFBIG ENOSPC EROFS EMLINK
  *   ENAMETOOLONG ENOTEMPTY ESTALE EBADF EOPNOTSUPP EDQUOT EBUSY EAGAIN (EAGAIN: try later, no
  *   memory now)
@@ -242,7 +242,8 @@ int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off
  * that equals OFF modulo 4 KiB, and each further slice begins on a 4 KiB boundary of its buffer and
  * of the file; whole blocks are then kept by reference, and only edges are ever copied. The
  * buffers' other bytes in the edge blocks may be used by the file system: nobody else uses these
- * buffers. FROM's references stay with the caller, who puts them after the call.
+ * buffers. FROM's references stay with the caller, who puts them after the call. -EINVAL: another place, what is no
+ * regular file, or more than 4 MiB. *COMMITTED is at least STABLE.
  */
 enum fs_stable { FS_UNSTABLE, FS_DATA_SYNC, FS_FILE_SYNC };
 int fs_write(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, const struct slice *from, unsigned n,

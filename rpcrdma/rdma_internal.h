@@ -1,7 +1,7 @@
 /*
  * What the files of the RDMA transport share: rdma_device.c (devices, lanes, completions), rdma_cm.c (listening),
  * rdma_connection.c (one connection, from its request to its end), rdma_call.c (calls in, RDMA Reads),
- * rdma_reply.c (RDMA Writes, replies out).
+ * rdma_reply.c (RDMA Writes, replies out), rdma_callback.c (calls in reverse). rdma_header.c has the header's bytes.
  *
  * A connection and its lane belong to one reactor; listeners and the list of devices to the manager's reactor, the one
  * that first listened. Between the two go messages only.
