@@ -204,20 +204,6 @@ void fiber_lock(struct fiber_mutex *mutex); /* waits, in order of arrival */
 bool fiber_trylock(struct fiber_mutex *mutex);
 void fiber_unlock(struct fiber_mutex *mutex); /* hands over to the first that waits */
 
-struct fiber_rwlock {
-	unsigned readers;
-	bool writer;
-	struct wait_queue queue; /* readers and writers in order of arrival */
-};
-void fiber_rwlock_init(struct fiber_rwlock *lock);
-void fiber_read_lock(struct fiber_rwlock *lock);
-void fiber_read_unlock(struct fiber_rwlock *lock);
-void fiber_write_lock(struct fiber_rwlock *lock);
-void fiber_write_unlock(struct fiber_rwlock *lock);
-
-/* A condition: the mutex is given up while it waits and held again afterwards. */
-int fiber_cond_wait(struct wait_queue *cond, struct fiber_mutex *mutex, uint64_t deadline);
-
 /* Waits for a number of things to end. */
 struct wait_group {
 	unsigned pending;
@@ -269,10 +255,7 @@ struct io {
  */
 struct io_uring_sqe *io_start(struct io *io);
 void io_link(struct io_uring_sqe *sqe, struct io *io); /* sets user_data again after a prep */
-/* The next N io_start() (N at most 64) go to the kernel in one submission, as a chain of linked operations must. No
- * wait. */
-void io_reserve(unsigned n);
-int io_wait(struct io *io); /* waits; returns res */
+int io_wait(struct io *io);			       /* waits; returns res */
 /* As io_wait(); -ETIME when DEADLINE passed: the operation then still owns its memory. */
 int io_wait_until(struct io *io, uint64_t deadline);
 void io_cancel(struct io *io);	    /* asks the kernel to end it early; its completion still comes. No wait */
@@ -339,7 +322,6 @@ static inline uint8_t *slice_data(const struct slice *s)
 	return s->buf->data + s->off;
 }
 uint64_t slices_bytes(const struct slice *v, unsigned n);
-void slices_ref(const struct slice *v, unsigned n);
 void slices_put(const struct slice *v, unsigned n);
 /* The part [off, off+len) of V, without new references; returns the number of slices in OUT, or -ENOSPC beyond MAX. */
 int slices_cut(const struct slice *v, unsigned n, uint64_t off, uint64_t len, struct slice *out, unsigned max);

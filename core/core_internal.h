@@ -137,7 +137,6 @@ void fiber_unpark(struct fiber *fiber);
 struct waiter {
 	struct list_node node;
 	struct fiber *fiber;
-	bool write; /* rwlock */
 	bool timed_out;
 };
 

@@ -297,9 +297,9 @@ void ring_wait(struct reactor *r, uint64_t deadline)
  * Operations
  */
 
-static void ring_make_room(struct reactor *r, unsigned n)
+static void ring_make_room(struct reactor *r)
 {
-	for (unsigned tries = 0; io_uring_sq_space_left(&r->ring) < n; tries++) {
+	for (unsigned tries = 0; !io_uring_sq_space_left(&r->ring); tries++) {
 		counter_add(&metric_submits, 1);
 		int rc = io_uring_submit(&r->ring);
 		if (rc == -EBUSY || rc == -EAGAIN) {
@@ -313,19 +313,11 @@ static void ring_make_room(struct reactor *r, unsigned n)
 	}
 }
 
-void io_reserve(unsigned n)
-{
-	struct reactor *r = reactor_current;
-	assert(r && n <= 64);
-	if (io_uring_sq_space_left(&r->ring) < n)
-		ring_make_room(r, n);
-}
-
 static struct io_uring_sqe *sqe_take(struct reactor *r)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
 	if (!sqe) {
-		ring_make_room(r, 1);
+		ring_make_room(r);
 		sqe = io_uring_get_sqe(&r->ring);
 	}
 	memset(sqe, 0, r->passthrough ? 2 * sizeof(*sqe) : sizeof(*sqe));

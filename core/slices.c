@@ -15,12 +15,6 @@ uint64_t slices_bytes(const struct slice *v, unsigned n)
 	return bytes;
 }
 
-void slices_ref(const struct slice *v, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++)
-		buf_ref(v[i].buf);
-}
-
 void slices_put(const struct slice *v, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)

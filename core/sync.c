@@ -1,5 +1,5 @@
 /*
- * What fibers of one reactor wait for among themselves: queues, locks, conditions, groups.
+ * What fibers of one reactor wait for among themselves: queues, locks, groups.
  *
  * A struct waiter on the stack of each fiber that waits hangs in the queue. Who wakes takes it out of the queue and
  * makes the fiber runnable; what was waited for (the lock) is handed over at that moment, so nobody who comes later
@@ -71,7 +71,7 @@ void wait_queue_wake_all(struct wait_queue *queue)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Mutex and condition
+ * Mutex
  */
 
 void fiber_mutex_init(struct fiber_mutex *mutex)
@@ -105,77 +105,6 @@ void fiber_unlock(struct fiber_mutex *mutex)
 	mutex->owner = w ? w->fiber : NULL;
 	if (w)
 		waiter_wake(w);
-}
-
-int fiber_cond_wait(struct wait_queue *cond, struct fiber_mutex *mutex, uint64_t deadline)
-{
-	fiber_unlock(mutex); /* does not switch: nobody can signal before this fiber is in the queue */
-	int r = wait_queue_wait(cond, deadline);
-	fiber_lock(mutex);
-	return r;
-}
-
-/* ------------------------------------------------------------------------------------------------
- * Reader/writer lock
- */
-
-void fiber_rwlock_init(struct fiber_rwlock *lock)
-{
-	lock->readers = 0;
-	lock->writer = false;
-	wait_queue_init(&lock->queue);
-}
-
-static void rwlock_wait(struct fiber_rwlock *lock, bool write)
-{
-	struct waiter w = {.fiber = fiber_self(), .write = write};
-	list_push_back(&lock->queue.waiters, &w.node);
-	fiber_park();
-}
-
-/* Lets in whoever is first: one writer, or all readers up to the next writer. */
-static void rwlock_grant(struct fiber_rwlock *lock)
-{
-	struct waiter *w;
-	while (!lock->writer && (w = queue_first(&lock->queue))) {
-		if (w->write && lock->readers)
-			return;
-		if (w->write)
-			lock->writer = true;
-		else
-			lock->readers++;
-		waiter_wake(w);
-	}
-}
-
-void fiber_read_lock(struct fiber_rwlock *lock)
-{
-	if (lock->writer || !list_empty(&lock->queue.waiters))
-		rwlock_wait(lock, false);
-	else
-		lock->readers++;
-}
-
-void fiber_read_unlock(struct fiber_rwlock *lock)
-{
-	assert(lock->readers);
-	lock->readers--;
-	rwlock_grant(lock);
-}
-
-void fiber_write_lock(struct fiber_rwlock *lock)
-{
-	if (lock->writer || lock->readers)
-		rwlock_wait(lock, true);
-	else
-		lock->writer = true;
-}
-
-void fiber_write_unlock(struct fiber_rwlock *lock)
-{
-	assert(lock->writer);
-	lock->writer = false;
-	rwlock_grant(lock);
 }
 
 /* ------------------------------------------------------------------------------------------------

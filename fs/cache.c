@@ -64,7 +64,7 @@ static int array_put_new(struct tree *t)
 	return 0;
 }
 
-struct node **cache_array_new(struct fs *fs)
+static struct node **cache_array_new(struct fs *fs)
 {
 	struct list_node *a = list_pop_front(&fs->tree.arrays);
 	assert(a);
@@ -175,7 +175,8 @@ static bool node_read_again(int rc, unsigned *times, struct buf **buf, struct sl
 	return true;
 }
 
-int cache_read(struct fs *fs, struct buf **buf, const struct image_expect *expect)
+/* Reads and verifies a node, tries all ways, repairs. */
+static int cache_read(struct fs *fs, struct buf **buf, const struct image_expect *expect)
 {
 	struct slice to = {*buf, 0, TREE_NODE_BYTES};
 	unsigned times = 0;

@@ -23,7 +23,8 @@
  * Users
  */
 
-struct inode_data *data_get(struct fs_files *files, struct inode *inode)
+/* Makes it. NULL: no memory. */
+static struct inode_data *data_get(struct fs_files *files, struct inode *inode)
 {
 	struct inode_data *data = inode->data;
 

@@ -18,12 +18,6 @@ uint64_t name_hash_mask = UINT64_MAX;
  * Running on the home reactor
  */
 
-struct reactor *inode_reactor(struct fs *fs, uint64_t ino)
-{
-	(void)ino;
-	return fs->home;
-}
-
 int files_error(int r)
 {
 	switch (r) {

@@ -679,6 +679,8 @@ static void group_end(struct flush_group *group, int error)
 	}
 }
 
+static void flush_kick(struct fs *fs);
+
 static void flush_fiber(void *arg)
 {
 	struct flush_group *group = arg;
@@ -704,7 +706,7 @@ static void flush_fiber(void *arg)
 		flush_kick(fs);
 }
 
-void flush_kick(struct fs *fs)
+static void flush_kick(struct fs *fs)
 {
 	struct fs_files *files = fs->files;
 

@@ -191,11 +191,8 @@ void cache_node_dirty(struct fs *fs, struct node *n);	    /* N alone; copies a f
 void cache_node_dead(struct fs *fs, struct node *n);
 int cache_load_child(struct fs *fs, struct node *parent, unsigned slot, const struct image_expect *expect); /* waits */
 int cache_load_root(struct fs *fs, uint64_t block, uint64_t generation, unsigned level);
-/* Reads and verifies a node, tries all ways, repairs. */
-int cache_read(struct fs *fs, struct buf **buf, const struct image_expect *expect);
 void cache_use(struct fs *fs, struct node *leaf);
 void cache_trim(struct fs *fs);
-struct node **cache_array_new(struct fs *fs);
 void cache_array_free(struct fs *fs, struct node **array);
 
 /* ------------------------------------------------------------------------------------------------

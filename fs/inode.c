@@ -33,7 +33,7 @@ int64_t time_pack(const struct timespec *t)
 	return sec * (int64_t)NSEC_PER_SEC + t->tv_nsec;
 }
 
-struct timespec time_unpack(int64_t ns)
+static struct timespec time_unpack(int64_t ns)
 {
 	const uint64_t before = (INT64_MAX / (int64_t)NSEC_PER_SEC) * NSEC_PER_SEC; /* whole seconds, nearly 2^63 ns */
 	uint64_t n = (uint64_t)ns + before, s = n / NSEC_PER_SEC; /* without a sign this is two multiplications */

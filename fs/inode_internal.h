@@ -65,7 +65,6 @@ void inode_drop(struct fs_files *files, struct inode *inode); /* out of the tabl
 
 void attr_fill(const struct inode_attr *from, uint64_t ino, struct fs_attr *to);
 int64_t time_pack(const struct timespec *t);
-struct timespec time_unpack(int64_t ns);
 int64_t time_now(void);
 
 /* Permissions */
@@ -189,9 +188,8 @@ struct flush_waiter {
 	struct fiber *fiber;
 };
 
-struct inode_data *data_get(struct fs_files *files, struct inode *inode); /* makes it. NULL: no memory. No wait */
-void data_release(struct fs_files *files, struct inode *inode);		  /* frees it when it holds nothing. No wait */
-int data_use(struct fs_files *files, struct inode *inode);		  /* as a user. Waits */
+void data_release(struct fs_files *files, struct inode *inode); /* frees it when it holds nothing. No wait */
+int data_use(struct fs_files *files, struct inode *inode);	/* as a user. Waits */
 void data_unuse(struct fs_files *files, struct inode *inode);
 int data_exclude(struct fs_files *files, struct inode *inode); /* alone. Waits */
 int data_quiesce(struct fs *fs, struct inode *inode);	       /* alone, and nothing is dirty; waits, flushes */
@@ -348,8 +346,7 @@ void read_leave(struct fs_files *files, unsigned phase);
 
 /* Flush */
 void flush_want(struct fs *fs, struct inode *inode); /* queue all that is dirty of it, and see that it is taken */
-void flush_kick(struct fs *fs);
-void flush_dirty_all(struct fs *fs); /* wants everything */
+void flush_dirty_all(struct fs *fs);		     /* wants everything */
 int flush_wait(struct fs *fs, struct inode *inode, uint64_t from, uint64_t to, uint64_t seq);
 void flush_check_waiters(struct fs_files *files, struct inode *inode);
 int flush_mount(struct fs *fs);
@@ -460,6 +457,5 @@ int files_error(int r);
 /* As above for one durable transaction, and for a pass that only reads. */
 int files_transact(struct fs *fs, tx_pass *pass, void *arg);
 int files_view(struct fs *fs, tx_pass *pass, void *arg);
-struct reactor *inode_reactor(struct fs *fs, uint64_t ino);
 
 #endif

@@ -52,7 +52,7 @@ void repair_log_skip(struct fs *fs, uint64_t sequence, int error)
 	repair_say(fs->repair, true, "log: transaction %llu cannot be done again: %s", ULL(sequence), strerror(-error));
 }
 
-int repair_grow(void *array, unsigned *room, unsigned want, size_t size)
+static int repair_grow(void *array, unsigned *room, unsigned want, size_t size)
 {
 	void **at = array, *more;
 

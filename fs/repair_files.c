@@ -19,7 +19,8 @@
  * The table
  */
 
-struct repair_inode *repair_inode(struct repair *r, uint64_t ino, bool make)
+/* NULL: none, or no memory. */
+static struct repair_inode *repair_inode(struct repair *r, uint64_t ino, bool make)
 {
 	uint64_t hash = hash_u64(ino);
 	struct repair_inode *ri;
@@ -48,7 +49,8 @@ void repair_inodes_free(struct repair *r)
 	}
 }
 
-void repair_path(struct repair *r, uint64_t ino, char *path, size_t room)
+/* Of a file, for the report. */
+static void repair_path(struct repair *r, uint64_t ino, char *path, size_t room)
 {
 	char text[300] = "", longer[600];
 	unsigned depth = 0;

@@ -69,10 +69,7 @@ int repair_raw(struct repair *r, const struct fs_key *key, const void *val, size
 int repair_put(struct repair *r, const struct fs_key *key, const void *val, size_t len);
 int repair_lose(struct repair *r, const struct repair_loss *loss);   /* marks and remembers it */
 int repair_drop(struct repair *r, const struct extent_edit *blocks); /* FIRST and COUNT of the volume are not live */
-int repair_grow(void *array, unsigned *room, unsigned want, size_t size);
-struct repair_inode *repair_inode(struct repair *r, uint64_t ino, bool make); /* NULL: none, or no memory */
 bool repair_extent_good(const struct repair *r, const struct fs_key *key, size_t len, struct extent *e);
-void repair_path(struct repair *r, uint64_t ino, char *path, size_t room); /* of a file, for the report */
 
 /* repair_view.c. The version of KEY that the view sees, which may be empty (0), and its stamp; -ENOENT. */
 int repair_view_version(struct repair *r, struct fs_key *key, void *val, size_t room);

@@ -60,7 +60,9 @@ void member_drive_swap(struct member *member, struct member *spare)
 	metrics_member_add(member);
 }
 
-void member_drive_set(struct member *member, struct drive *drive, const char *path)
+/* Puts DRIVE (claimed, or NULL) in the place of MEMBER, which is not writable, and closes what was there. Home, waits.
+ */
+static void member_drive_set(struct member *member, struct drive *drive, const char *path)
 {
 	struct array *array = member->array;
 	array_barrier(array);

@@ -348,14 +348,3 @@ bool missed_region(const struct member *member, uint64_t stripe)
 	return !member->array->config.member[member->slot].map_id ||
 	       bit_test(member->missed->wanted, region_of(member->array, stripe));
 }
-
-uint64_t missed_count(const struct member *member)
-{
-	uint64_t stripes = config_stripes(&member->array->config), regions = 0;
-	if (!member->array->config.member[member->slot].map_id)
-		return stripes;
-	for (unsigned i = 0; i < WORDS; i++)
-		regions += (unsigned)__builtin_popcountll(atomic_load(&member->missed->wanted[i]));
-	regions <<= member->array->region_shift;
-	return regions < stripes ? regions : stripes;
-}

@@ -377,28 +377,24 @@ void missed_spread(struct array *array, unsigned to);
 /* After the members were claimed at opening: reads the map of each that is away. Waits. */
 void missed_load(struct array *array);
 bool missed_region(const struct member *member, uint64_t stripe);
-uint64_t missed_count(const struct member *member); /* stripes that it may lack */
 
 /* ---- life of members (keeper.c, rebuild.c, scrub.c, health.c) ---- */
 
 enum stripe_use { STRIPE_UNUSED, STRIPE_USED };
 /* Sets USED[i] for each of COUNT stripes of the array from FIRST on. Home reactor, waits. */
 void array_usage(struct array *array, uint64_t first, unsigned count, bool *used);
-/* The rebuild of SLOT, which is in state REBUILD: 0 when it is active now, -ECANCELED, or what went wrong. Waits. */
+/* The rebuild of SLOT, which is in state REBUILD: 0 when it is active now, or what went wrong. Waits. */
 int rebuild_run(struct array *array, unsigned slot);
 /* The same for SLOT that is active: it is copied to SPARE, and they change places. */
 int copy_run(struct array *array, unsigned slot, unsigned spare);
 /* A lost member could be rebuilt on a spare: that is more urgent than a copy. */
 bool keeper_urgent(const struct array *array);
-void rebuild_cancel(struct array *array);
 void rebuild_status_get(const struct array *array, struct rebuild_status *status); /* no wait, any thread */
 int keeper_start(struct array *array);
 void keeper_stop(struct array *array); /* waits; also ends rebuild and scrub */
 void keeper_kick(struct array *array); /* home reactor */
 void scrub_stop(struct array *array);  /* waits for its end */
 void health_tick(struct array *array);
-/* Puts DRIVE (claimed, or NULL) into SLOT, whose member is not writable, and closes what was there. Home, waits. */
-void member_drive_set(struct member *member, struct drive *drive, const char *path);
 /* MEMBER, which is ACTIVE, gives up its drive for that of SPARE; the caller closes it behind a barrier. Mutex held. */
 void member_drive_swap(struct member *member, struct member *spare);
 /* 0 and the UUID of a spare of the shared pool, -ENODATA when DRIVE is none. Waits. */

@@ -56,7 +56,7 @@ struct rebuild {
 	struct member *member;
 	struct drive *target; /* of what is written: the member's, or that of the spare it is copied to */
 	struct member *spare; /* to copy to; NULL: a rebuild */
-	bool partial, cancelled;
+	bool partial;
 	int error;
 	const struct geometry *geo;
 	const struct code *code;
@@ -81,15 +81,9 @@ void rebuild_status_get(const struct array *array, struct rebuild_status *status
 	*status = array->keeper.rebuild ? array->keeper.rebuild->status : array->keeper.last;
 }
 
-void rebuild_cancel(struct array *array)
-{
-	if (array->keeper.rebuild)
-		array->keeper.rebuild->cancelled = true;
-}
-
 static bool rebuild_over(const struct rebuild *r)
 {
-	if (r->error || r->cancelled || r->array->keeper.closing || array_stopped(r->array))
+	if (r->error || r->array->keeper.closing || array_stopped(r->array))
 		return true;
 	if (!r->spare)
 		return atomic_load(&r->member->state) != FORMAT_MEMBER_REBUILD;

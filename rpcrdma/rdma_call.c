@@ -206,30 +206,12 @@ static int chunk_pull(struct rdma_connection *conn, const struct rdma_header *h,
 	return rc;
 }
 
-struct fetch {
-	struct rdma_call *call;
-	const struct rdma_chunk *chunk;
-	const struct slice *to;
-	unsigned n;
-	int rc;
-};
-
-static void fetch_here(void *arg)
-{
-	struct fetch *f = arg;
-	f->rc = chunk_pull(f->call->conn, &f->call->header, f->chunk, f->to, f->n);
-}
-
 int rdma_payload_fetch(
 	struct rpc_call *rpc, unsigned index, const struct xdr_payload *payload, const struct slice *to, unsigned n)
 {
 	struct rdma_call *call = rdma_call_of(rpc);
-	struct fetch f = {.call = call, .chunk = &call->header.read[call->payload[index]], .to = to, .n = n};
-	if (payload->len > f.chunk->length)
-		return -EIO;
-	/* a procedure may work on the reactor of its inode; the queue pair belongs to ours */
-	reactor_call(f.call->conn->reactor, fetch_here, &f);
-	return f.rc;
+	const struct rdma_chunk *chunk = &call->header.read[call->payload[index]];
+	return payload->len > chunk->length ? -EIO : chunk_pull(call->conn, &call->header, chunk, to, n);
 }
 
 /* ------------------------------------------------------------------------------------------------

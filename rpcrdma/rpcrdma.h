@@ -14,7 +14,6 @@
 #define FURROW_RPCRDMA_H
 
 #include <netinet/in.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "core/core.h"
@@ -111,7 +110,8 @@ void rpc_peer_text(const struct rpc_request *req, char *text, size_t room); /* w
 
 /*
  * Brings the payload of a decoded WRITE to where it will stay: an RDMA Read into TO, or the one copy from the
- * TCP receive buffer. TO holds PAYLOAD->len bytes in all. Waits. -EIO: the connection is lost, return RPC_DROP.
+ * TCP receive buffer. TO holds PAYLOAD->len bytes in all. On the connection's reactor, as what follows, and where
+ * procedures run. Waits. -EIO: the connection is lost, return RPC_DROP.
  */
 int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n);
 /*
@@ -174,10 +174,13 @@ struct rpc_callback {
 /*
  * Calls the client and waits for its answer, in a fiber of any reactor. 0: the results are in RESULTS, their number in
  * *BYTES. Some calls of a connection are on their way at once (over RDMA as many as the client takes), more wait in
- * line. -ENOTCONN    the connection is closed, or closes meanwhile; whether the call was done is not known -ETIMEDOUT
- * no answer until the deadline; the same. An answer that still comes is ignored -EACCES      the client denies it
- * (MSG_DENIED) -EOPNOTSUPP  it does not have the program, version or procedure -EPROTO      it could not decode it,
- * failed, or its answer cannot be read -EMSGSIZE    the call is too long for this client, or the results for ROOM
+ * line.
+ *   -ENOTCONN    the connection is closed, or closes meanwhile; whether the call was done is not known
+ *   -ETIMEDOUT   no answer until the deadline; the same. An answer that still comes is ignored
+ *   -EACCES      the client denies it (MSG_DENIED)
+ *   -EOPNOTSUPP  it does not have the program, version or procedure
+ *   -EPROTO      it could not decode it, failed, or its answer cannot be read
+ *   -EMSGSIZE    the call is too long for this client, or the results for ROOM
  *   -ENOMEM
  */
 int rpc_callback(struct rpc_link *link, const struct rpc_callback *call, void *results, uint32_t room, uint32_t *bytes);
@@ -282,8 +285,6 @@ void rpc_address_portless(struct sockaddr_storage *address); /* its port becomes
 void rpc_address_text(const struct sockaddr *address, char *text, size_t room);
 /* Without port; IPv4 becomes IPv4-mapped, and what is neither ::. Any thread. */
 void rpc_address_mapped(const struct sockaddr *address, struct in6_addr *to);
-/* Of an address without its port, the same after a restart. Any thread. */
-uint64_t rpc_address_hash(const struct sockaddr *address);
 
 /*
  * rpcbind, through libtirpc on a helper thread: -ENOENT when none runs here, -EIO when it does not answer within some

@@ -64,7 +64,8 @@ void rpc_address_mapped(const struct sockaddr *address, struct in6_addr *to)
 	}
 }
 
-uint64_t rpc_address_hash(const struct sockaddr *address)
+/* Of an address without its port, the same after a restart. */
+static uint64_t address_hash(const struct sockaddr *address)
 {
 	int family;
 	unsigned bytes;
@@ -149,7 +150,7 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 		local->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
 	rpc_address_mapped(peer, &conn->peer_address);
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
-	conn->client = rpc_address_hash(peer);
+	conn->client = address_hash(peer);
 	conn->since_ns = now_ns();
 	if (rpc_client_begin(conn) < 0)
 		return -ENOMEM;

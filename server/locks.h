@@ -56,13 +56,6 @@ struct lock_conflict {
 };
 
 /*
- * The table's own copy of an owner's name, counted: for who would else keep copies. One for equal names; it may be
- * given to all functions below. NULL: no memory, or beyond the limit.
- */
-const struct lock_owner *lock_owner_get(struct lock_table *table, const struct lock_owner *owner);
-void lock_owner_put(struct lock_table *table, const struct lock_owner *owner); /* NULL is ignored */
-
-/*
  * A request that waits in the table. It lies in memory of the caller, which stays the table's until DONE is called or
  * lock_cancel() returned it. DONE comes on any thread, with no mutex held, must not wait, and may free it:
  *   0           the owner has the lock now; with notify_only: it could have had it, and is to ask again

@@ -13,14 +13,14 @@
 struct lock_client {
 	uint64_t id;
 	enum lock_kind kind;
-	unsigned owners; /* and names, that refer to it: under the mutex */
+	unsigned owners; /* that refer to it: under the mutex */
 	_Atomic uint64_t bytes;
 	struct htable_node node;
 };
 
 struct lock_clients {
 	pthread_mutex_t mutex;
-	struct htable clients, names; /* names: what lock_owner_get() gave out */
+	struct htable clients;
 	struct lock_limits limits;
 	_Atomic uint64_t bytes;
 };

@@ -171,7 +171,8 @@ static const char *fh_path(const struct nfs4_fh *fh, size_t *len)
 	return path;
 }
 
-uint32_t nfs4_fattr_bytes(const struct nfs4_compound *c, const struct nfs4_bits *wanted)
+/* Most bytes of a fattr4 with what is WANTED of it. */
+static uint32_t fattr_bytes(const struct nfs4_compound *c, const struct nfs4_bits *wanted)
 {
 	const struct nfs4_bits *can = supported(c->minor, READ);
 	uint32_t bytes = NFS4_BITS_BYTES + 4;
@@ -413,7 +414,7 @@ uint32_t nfs4_getattr_more(struct nfs4_compound *c)
 	for (uint32_t i = 0; i < words && i < NFS4_BITMAP_WORDS; i++)
 		if (!xdr_get_u32(&in, &wanted.word[i]))
 			return 0;
-	return nfs4_fattr_bytes(c, &wanted);
+	return fattr_bytes(c, &wanted);
 }
 
 nfsstat4 nfs4_op_getattr(struct nfs4_compound *c)
@@ -633,7 +634,7 @@ static nfsstat4 compare(struct nfs4_compound *c, const fattr4 *with)
 	if (status)
 		return status;
 	nfs4_owners_ask(&bits, &attr);
-	uint32_t room = nfs4_fattr_bytes(c, &bits);
+	uint32_t room = fattr_bytes(c, &bits);
 	struct buf *buf = buf_alloc(room);
 	struct xdr_out out;
 	xdr_out_init(&out, buf->data, buf->size);

@@ -189,8 +189,6 @@ struct nfs4_object {
 };
 bool nfs4_statfs_wanted(const struct nfs4_bits *wanted);
 nfsstat4 nfs4_fh_statfs(struct nfs4_compound *c, struct fs_statfs *statfs); /* of the current filehandle. Waits */
-/* Most bytes of a fattr4 with what is WANTED of it. */
-uint32_t nfs4_fattr_bytes(const struct nfs4_compound *c, const struct nfs4_bits *wanted);
 /* fattr4 of what is wanted and supported. */
 bool nfs4_put_fattr(
 	struct nfs4_compound *c, struct xdr_out *out, const struct nfs4_bits *wanted, const struct nfs4_object *object);

@@ -617,11 +617,6 @@ void nfs4_state_client_gone(struct nfs4_client *client)
 	lock_release_client(lock_server_table(), LOCK_KIND_NFS4, nfs4_client_id(client));
 }
 
-bool nfs4_state_client_has(struct nfs4_client *client)
-{
-	return atomic_load(&client->states) != 0;
-}
-
 bool nfs4_expel_absent(uint64_t id)
 {
 	struct nfs4_client *client = id ? nfs4_client_find(id) : NULL;

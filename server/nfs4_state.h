@@ -107,7 +107,6 @@ nfsstat4 nfs4_stateid_check(
 
 /* Drops all that CLIENT holds. Waits. Called once, when it is destroyed or expelled; no operation of it runs. */
 void nfs4_state_client_gone(struct nfs4_client *client);
-bool nfs4_state_client_has(struct nfs4_client *client); /* DESTROY_CLIENTID: whether it holds anything */
 
 /*
  * Before an operation changes a file, or removes or adds a name of it: asks other clients to return delegations that it

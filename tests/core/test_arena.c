@@ -514,8 +514,6 @@ static void slices_main(void *arg)
 			slices_copy_out(v, n, 0, copy, total);
 			assert_memory_equal(model, copy, total);
 		}
-		slices_ref(v, n);
-		slices_put(v, n);
 		slices_put(v, n);
 		free(model);
 		free(copy);

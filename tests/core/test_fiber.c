@@ -240,7 +240,6 @@ static void queue_main(void *arg)
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(turns[i], i);
 	assert_true(fiber_trylock(&mutex));
-	assert_int_equal(fiber_cond_wait(&queue, &mutex, now_ns() + NSEC_PER_MSEC), -ETIME);
 	assert_ptr_equal(mutex.owner, fiber_self());
 	fiber_unlock(&mutex);
 }
@@ -249,112 +248,6 @@ static void test_queue(void **state)
 {
 	(void)state;
 	run_with(queue_main, 1, 0);
-}
-
-static int stock, eaten;
-static struct wait_queue stocked;
-
-static void consumer(void *arg)
-{
-	(void)arg;
-	for (int i = 0; i < 50; i++) {
-		fiber_lock(&mutex);
-		while (!stock)
-			assert_int_equal(fiber_cond_wait(&stocked, &mutex, NEVER), 0);
-		stock--;
-		eaten++;
-		fiber_unlock(&mutex);
-	}
-}
-
-static void producer(void *arg)
-{
-	(void)arg;
-	for (int i = 0; i < 50; i++) {
-		fiber_lock(&mutex);
-		stock++;
-		wait_queue_wake_one(&stocked);
-		fiber_unlock(&mutex);
-		if (i % 7 == 0)
-			fiber_yield();
-	}
-}
-
-static void cond_main(void *arg)
-{
-	(void)arg;
-	fiber_mutex_init(&mutex);
-	wait_queue_init(&stocked);
-	stock = eaten = 0;
-	for (int i = 0; i < 4; i++)
-		fiber_spawn(consumer, NULL);
-	for (int i = 0; i < 4; i++)
-		fiber_spawn(producer, NULL);
-	for (int i = 0; i < 2000 && eaten < 200; i++)
-		fiber_yield();
-	assert_int_equal(eaten, 200);
-	assert_int_equal(stock, 0);
-}
-
-static void test_cond(void **state)
-{
-	(void)state;
-	run_with(cond_main, 1, 0);
-}
-
-/* ---- reader/writer lock */
-
-static struct fiber_rwlock rwlock;
-static int readers_in, readers_most, writers_in, rw_left;
-
-static void reader(void *arg)
-{
-	fiber_read_lock(&rwlock);
-	assert_int_equal(writers_in, 0);
-	if (++readers_in > readers_most)
-		readers_most = readers_in;
-	fiber_yield();
-	assert_int_equal(writers_in, 0);
-	readers_in--;
-	turns[turn_count++] = (int)(intptr_t)arg;
-	fiber_read_unlock(&rwlock);
-	rw_left--;
-}
-
-static void writer(void *arg)
-{
-	fiber_write_lock(&rwlock);
-	assert_int_equal(writers_in + readers_in, 0);
-	writers_in++;
-	fiber_yield();
-	assert_int_equal(readers_in, 0);
-	writers_in--;
-	turns[turn_count++] = (int)(intptr_t)arg;
-	fiber_write_unlock(&rwlock);
-	rw_left--;
-}
-
-static void rwlock_main(void *arg)
-{
-	(void)arg;
-	fiber_rwlock_init(&rwlock);
-	turn_count = readers_most = 0;
-	rw_left = 9;
-	/* r r r w r r w w r: arrival order is kept, so neither side starves */
-	for (int i = 0; i < 9; i++)
-		fiber_spawn(i == 3 || i == 6 || i == 7 ? writer : reader, (void *)(intptr_t)i);
-	for (int i = 0; i < 100 && rw_left; i++)
-		fiber_yield();
-	assert_int_equal(rw_left, 0);
-	assert_int_equal(readers_most, 3);
-	for (int i = 0; i < 9; i++)
-		assert_int_equal(turns[i], i);
-}
-
-static void test_rwlock(void **state)
-{
-	(void)state;
-	run_with(rwlock_main, 1, 0);
 }
 
 /* ---- wait group */
@@ -473,8 +366,6 @@ int main(void)
 		cmocka_unit_test(test_churn),
 		cmocka_unit_test(test_suspend),
 		cmocka_unit_test(test_queue),
-		cmocka_unit_test(test_cond),
-		cmocka_unit_test(test_rwlock),
 		cmocka_unit_test(test_group),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_overflow),

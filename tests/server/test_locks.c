@@ -521,44 +521,6 @@ static void limits(void **state)
 	lock_table_destroy(t);
 }
 
-static void names(void **state)
-{
-	struct lock_table *t = lock_table_create(&(struct lock_limits){.total_bytes = 4096});
-	char text[] = "a name";
-	struct lock_owner a = owner(1, text), b = owner(2, text), empty = {LOCK_KIND_NFS4, 1, NULL, 0};
-	const struct lock_owner *kept = lock_owner_get(t, &a), *other = lock_owner_get(t, &b);
-	struct lock_range r = range(0, 9, true), part = range(2, 3, false);
-	unsigned n = 0;
-
-	(void)state;
-	assert_ptr_equal(lock_owner_get(t, &a), kept);
-	assert_ptr_not_equal(other, kept);
-	lock_owner_put(t, other);
-	assert_int_equal(lock_set(t, &file_a, kept, &r, NULL, NULL), 0);
-	assert_int_equal(lock_set(t, &file_a, kept, &part, NULL, NULL), 0);
-	assert_int_equal(lock_count(t, &file_a, &a), 3);
-	text[0] = 'A'; /* it is a copy */
-	assert_int_equal(lock_count(t, &file_a, &a), 0);
-	assert_int_equal(lock_count(t, &file_a, kept), 3);
-	lock_owner_put(t, kept);
-	lock_release_owner(t, &file_a, kept);
-	lock_owner_put(t, kept);
-	lock_owner_put(t, NULL);
-	assert_int_equal(lock_bytes(t), 0);
-	lock_owner_put(t, lock_owner_get(t, &empty));
-	/* bounded as everything is, and gone with the table */
-	char key = 0;
-	for (; n < 64; n++, key++) {
-		struct lock_owner o = {LOCK_KIND_NFS4, 1, &key, 1};
-		const struct lock_owner *one = lock_owner_get(t, &o);
-		if (!one)
-			break;
-	}
-	assert_in_range(n, 3, 63);
-	assert_true(lock_bytes(t) <= 1024);
-	lock_table_destroy(t);
-}
-
 /* One for all: it lasts until the last part of it ended. */
 static void grace(void **state)
 {
@@ -658,7 +620,6 @@ int main(void)
 		cmocka_unit_test(deadlocks),
 		cmocka_unit_test(shares),
 		cmocka_unit_test(limits),
-		cmocka_unit_test(names),
 		cmocka_unit_test(grace),
 		cmocka_unit_test(threads),
 	};
