@@ -5,26 +5,6 @@
  */
 #include "tests/server/nfs4_test.h"
 
-static stateid4 delegation;
-
-static void open_delegated(struct v4 *v, const char *name)
-{
-	OPEN4args args = {.share_access = OPEN4_SHARE_ACCESS_BOTH,
-		.owner = {.clientid = v->id, .owner = text("o")},
-		.claim = {.claim = CLAIM_NULL, .file = text(name)}};
-	OPEN4resok res;
-
-	v4_begin(v);
-	v4_put_root(v, NFS4_EXPORT);
-	v4_add(v, OPEN, &args);
-	assert_int_equal(v4_run(v, NULL), NFS4_OK);
-	v4_took_root(v);
-	assert_int_equal(v4_result(v, OP_OPEN), NFS4_OK);
-	v4_take(v, OPEN4resok, &res);
-	assert_int_equal(res.delegation.delegation_type, OPEN_DELEGATE_WRITE);
-	delegation = res.delegation.write.stateid;
-}
-
 /* Takes the server's CB_GETATTR and says that the file has this change and 5000 bytes. */
 static void answer_getattr(struct v4 *v, uint64_t change)
 {
@@ -95,11 +75,7 @@ static void grows(void **state)
 	join(&b, "looks", 1);
 	make_file(&b, "file");
 	uint64_t first = look(&b, NULL, 0);
-	v4_init(&a, run.port, 0, "holds");
-	a.session_flags = CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
-	v4_connect(&a);
-	assert_int_equal(v4_reclaim_complete(&a), NFS4_OK);
-	open_delegated(&a, "file");
+	back.deleg_stateid = join_delegated(&a, "holds", "file", OPEN4_SHARE_ACCESS_BOTH);
 	assert_int_equal(look(&b, &a, first), first); /* nothing is changed yet */
 	uint64_t last = first;
 	for (unsigned i = 0; i < 3; i++) {
@@ -107,7 +83,6 @@ static void grows(void **state)
 		assert_true(now > last);
 		last = now;
 	}
-	back.deleg_stateid = delegation;
 	begin(&a, "file");
 	v4_add(&a, DELEGRETURN, &back);
 	expect(&a, NFS4_OK);

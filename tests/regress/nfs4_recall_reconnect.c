@@ -7,24 +7,6 @@
 
 #include "tests/server/nfs4_test.h"
 
-/* Opens the file for reading and has a delegation of it. */
-static void open_delegated(struct v4 *v, const char *name)
-{
-	OPEN4args args = {.share_access = OPEN4_SHARE_ACCESS_READ,
-		.owner = {.clientid = v->id, .owner = text("o")},
-		.claim = {.claim = CLAIM_NULL, .file = text(name)}};
-	OPEN4resok res;
-
-	v4_begin(v);
-	v4_put_root(v, NFS4_EXPORT);
-	v4_add(v, OPEN, &args);
-	assert_int_equal(v4_run(v, NULL), NFS4_OK);
-	v4_took_root(v);
-	assert_int_equal(v4_result(v, OP_OPEN), NFS4_OK);
-	v4_take(v, OPEN4resok, &res);
-	assert_int_equal(res.delegation.delegation_type, OPEN_DELEGATE_READ);
-}
-
 static nfsstat4 write_to(struct v4 *v, const char *name)
 {
 	begin(v, name);
@@ -40,11 +22,7 @@ static void reconnects(void **state)
 	(void)state;
 	join(&b, "writer", 1);
 	make_file(&b, "file");
-	v4_init(&a, run.port, 0, "holder");
-	a.session_flags = CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
-	v4_connect(&a);
-	assert_int_equal(v4_reclaim_complete(&a), NFS4_OK);
-	open_delegated(&a, "file");
+	join_delegated(&a, "holder", "file", OPEN4_SHARE_ACCESS_READ);
 	/* the new connection is not the backchannel's; and the server has seen the end of the old one */
 	assert_true(client_connect(&a.rpc));
 	SEQUENCE4resok sequence = {.sr_status_flags = 0};

@@ -398,6 +398,29 @@ static inline void join(struct v4 *v, const char *owner, uint32_t minor)
 	}
 }
 
+/* A client with a backchannel, which opens FILE and has a delegation of it: for reading, or for writing by ACCESS. */
+static inline stateid4 join_delegated(struct v4 *v, const char *owner, const char *file, uint32_t access)
+{
+	bool write = access & OPEN4_SHARE_ACCESS_WRITE;
+	OPEN4args args = {.share_access = access, .claim = {.claim = CLAIM_NULL, .file = text(file)}};
+	OPEN4resok res;
+
+	v4_init(v, run.port, 0, owner);
+	v->session_flags = CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+	v4_connect(v);
+	assert_int_equal(v4_reclaim_complete(v), NFS4_OK);
+	args.owner = (state_owner4){.clientid = v->id, .owner = text("o")};
+	v4_begin(v);
+	v4_put_root(v, NFS4_EXPORT);
+	v4_add(v, OPEN, &args);
+	assert_int_equal(v4_run(v, NULL), NFS4_OK);
+	v4_took_root(v);
+	assert_int_equal(v4_result(v, OP_OPEN), NFS4_OK);
+	v4_take(v, OPEN4resok, &res);
+	assert_int_equal(res.delegation.delegation_type, write ? OPEN_DELEGATE_WRITE : OPEN_DELEGATE_READ);
+	return write ? res.delegation.write.stateid : res.delegation.read.stateid;
+}
+
 static inline void kill_and_start(void)
 {
 	run_stop(&run, SIGKILL);
