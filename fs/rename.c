@@ -72,104 +72,131 @@ static int rename_over(struct tx *tx, struct rename_call *c, const struct inode 
 	return unlink_inode(tx, &c->change, target);
 }
 
-static int rename_pass(struct tx *tx, void *arg)
-{
-	struct rename_call *c = arg;
-	const struct fs_cred *cred = c->op->cred;
-	struct inode *from_dir, *to_dir, *moved, *target = NULL;
-	struct inode_attr *from_attr, *to_attr, *moved_attr;
+/* What a rename is about, as the pass finds it. */
+struct rename_parts {
+	struct inode *from_dir, *to_dir, *moved;
+	struct inode *target; /* that has the new name; NULL: none */
 	struct dirent ent, old;
-	bool directory;
-	int r;
+};
 
-	change_begin(&c->change, tx);
-	r = dir_get(tx, c->from_dir, c->op, FS_MAY_EXEC, &from_dir);
+/* Finds it all, and whether this caller may. */
+static int rename_find(struct tx *tx, const struct rename_call *c, struct rename_parts *p)
+{
+	const struct fs_cred *cred = c->op->cred;
+	int r = dir_get(tx, c->from_dir, c->op, FS_MAY_EXEC, &p->from_dir);
+
 	if (r == 0)
-		r = dir_get(tx, c->to_dir, c->op, FS_MAY_EXEC, &to_dir);
+		r = dir_get(tx, c->to_dir, c->op, FS_MAY_EXEC, &p->to_dir);
 	if (r == 0)
-		r = dirent_find(tx, from_dir->ino, c->from, c->from_len, &ent);
+		r = dirent_find(tx, p->from_dir->ino, c->from, c->from_len, &p->ent);
 	if (r < 0)
 		return r;
-	r = inode_load(tx, ent.ino, &moved);
+	r = inode_load(tx, p->ent.ino, &p->moved);
 	if (r < 0)
 		return r == -ENOENT ? -EIO : r;
-	r = attr_permission(&from_dir->attr, cred, FS_MAY_WRITE | FS_MAY_EXEC);
+	r = attr_permission(&p->from_dir->attr, cred, FS_MAY_WRITE | FS_MAY_EXEC);
 	if (r == 0)
-		r = attr_permission(&to_dir->attr, cred, FS_MAY_WRITE | FS_MAY_EXEC);
+		r = attr_permission(&p->to_dir->attr, cred, FS_MAY_WRITE | FS_MAY_EXEC);
 	if (r == 0)
-		r = dir_sticky(&from_dir->attr, &moved->attr, cred);
+		r = dir_sticky(&p->from_dir->attr, &p->moved->attr, cred);
 	if (r < 0)
 		return r;
-	directory = moved->attr.type == FS_DIR;
-	r = dirent_find(tx, to_dir->ino, c->to, c->to_len, &old);
-	if (r < 0 && r != -ENOENT)
+	p->target = NULL;
+	r = dirent_find(tx, p->to_dir->ino, c->to, c->to_len, &p->old);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = inode_load(tx, p->old.ino, &p->target);
+	return r == -ENOENT ? -EIO : r;
+}
+
+/* Makes way for the new name: p->ent gets the place of the one that was there, or a new one. */
+static int rename_place(struct tx *tx, struct rename_call *c, struct rename_parts *p, struct inode_attr *to_attr)
+{
+	int r;
+
+	if (p->target) {
+		r = dir_sticky(&p->to_dir->attr, &p->target->attr, c->op->cred);
+		if (r == 0)
+			r = rename_over(tx, c, p->moved, p->target, to_attr);
+		p->ent.slot = p->old.slot;
+		p->ent.seq = p->old.seq;
 		return r;
-	if (r == 0) {
-		r = inode_load(tx, old.ino, &target);
-		if (r < 0)
-			return r == -ENOENT ? -EIO : r;
 	}
-	wcc_before(c->from_wcc, &from_dir->attr);
-	wcc_before(c->to_wcc, &to_dir->attr);
-	wcc_after(c->from_wcc, &from_dir->attr, from_dir->ino);
-	wcc_after(c->to_wcc, &to_dir->attr, to_dir->ino);
-	if (target == moved) {
-		/* two links of one file: nothing happens (POSIX), but the reply still has to be kept */
-		return change_finish(&c->change, tx, c->op, (struct fs_id){.ino = ent.ino, .gen = ent.gen});
-	}
-	if (directory) {
-		r = rename_check_loop(tx, moved->ino, to_dir);
-		if (r == 0 && from_dir != to_dir)
-			r = attr_permission(&moved->attr, cred, FS_MAY_WRITE);
-		if (r < 0)
-			return r;
-	}
-	from_attr = change_inode(&c->change, from_dir);
-	to_attr = change_inode(&c->change, to_dir);
-	moved_attr = change_inode(&c->change, moved);
-	r = dirent_delete(tx, from_dir->ino, &ent);
+	if (to_attr->next_seq >= NAME_SEQ_MAX)
+		return -ENOSPC;
+	p->ent.seq = to_attr->next_seq++;
+	r = dirent_slot(tx, p->to_dir->ino, c->to, c->to_len, &p->ent.slot);
+	if (r == 0)
+		to_attr->size++;
+	return r;
+}
+
+/* Moves the name, all else being well. */
+static int rename_move(struct tx *tx, struct rename_call *c, struct rename_parts *p)
+{
+	struct inode_attr *from_attr = change_inode(&c->change, p->from_dir);
+	struct inode_attr *to_attr = change_inode(&c->change, p->to_dir);
+	struct inode_attr *moved_attr = change_inode(&c->change, p->moved);
+	bool directory = moved_attr->type == FS_DIR;
+	int r = dirent_delete(tx, p->from_dir->ino, &p->ent);
+
 	if (r < 0)
 		return r;
 	if (from_attr->size == 0 || (directory && from_attr->nlink <= 2)) {
-		log_error(
-			"fs", "directory counts fewer entries than it has ino=%llu", (unsigned long long)from_dir->ino);
+		log_error("fs", "directory counts fewer entries than it has ino=%llu",
+			(unsigned long long)p->from_dir->ino);
 		return -EIO;
 	}
 	from_attr->size--;
-	if (target) {
-		r = dir_sticky(&to_dir->attr, &target->attr, cred);
-		if (r == 0)
-			r = rename_over(tx, c, moved, target, to_attr);
-		if (r < 0)
-			return r;
-		ent.slot = old.slot;
-		ent.seq = old.seq;
-	} else {
-		if (to_attr->next_seq >= NAME_SEQ_MAX)
-			return -ENOSPC;
-		ent.seq = to_attr->next_seq++;
-		r = dirent_slot(tx, to_dir->ino, c->to, c->to_len, &ent.slot);
-		if (r < 0)
-			return r;
-		to_attr->size++;
-	}
-	if (directory && from_dir != to_dir) {
+	r = rename_place(tx, c, p, to_attr);
+	if (r < 0)
+		return r;
+	if (directory && p->from_dir != p->to_dir) {
 		if (to_attr->nlink >= FS_LINK_MAX)
 			return -EMLINK;
 		from_attr->nlink--;
 		to_attr->nlink++;
-		moved_attr->aux = to_dir->ino;
+		moved_attr->aux = p->to_dir->ino;
 	}
-	r = dirent_put(tx, to_dir->ino, c->to, c->to_len, &ent);
+	r = dirent_put(tx, p->to_dir->ino, c->to, c->to_len, &p->ent);
 	if (r < 0)
 		return r;
 	change_touch(&c->change, moved_attr, false);
 	change_touch(&c->change, from_attr, true);
 	if (to_attr != from_attr)
 		change_touch(&c->change, to_attr, true);
-	wcc_after(c->from_wcc, from_attr, from_dir->ino);
-	wcc_after(c->to_wcc, to_attr, to_dir->ino);
-	return change_finish(&c->change, tx, c->op, (struct fs_id){.ino = ent.ino, .gen = ent.gen});
+	wcc_after(c->from_wcc, from_attr, p->from_dir->ino);
+	wcc_after(c->to_wcc, to_attr, p->to_dir->ino);
+	return 0;
+}
+
+static int rename_pass(struct tx *tx, void *arg)
+{
+	struct rename_call *c = arg;
+	struct rename_parts p;
+	int r;
+
+	change_begin(&c->change, tx);
+	r = rename_find(tx, c, &p);
+	if (r < 0)
+		return r;
+	wcc_before(c->from_wcc, &p.from_dir->attr);
+	wcc_before(c->to_wcc, &p.to_dir->attr);
+	wcc_after(c->from_wcc, &p.from_dir->attr, p.from_dir->ino);
+	wcc_after(c->to_wcc, &p.to_dir->attr, p.to_dir->ino);
+	/* two links of one file: nothing happens (POSIX), but the reply still has to be kept */
+	if (p.target != p.moved) {
+		if (p.moved->attr.type == FS_DIR) {
+			r = rename_check_loop(tx, p.moved->ino, p.to_dir);
+			if (r == 0 && p.from_dir != p.to_dir)
+				r = attr_permission(&p.moved->attr, c->op->cred, FS_MAY_WRITE);
+		}
+		if (r == 0)
+			r = rename_move(tx, c, &p);
+		if (r < 0)
+			return r;
+	}
+	return change_finish(&c->change, tx, c->op, (struct fs_id){.ino = p.ent.ino, .gen = p.ent.gen});
 }
 
 int fs_rename(struct fs *fs, const struct fs_op *op, struct fs_id from_dir, const char *from, size_t from_len,

@@ -93,12 +93,14 @@ static const struct segment *segment_known(
 	return NULL;
 }
 
-/* One piece of recovery, with rec->source chosen: reads what is not known, and computes. */
-static int recover_piece(const struct volume *volume, struct recover *rec, uint64_t stripe, uint32_t row, uint32_t rows,
-	const struct segment *segs, unsigned n)
+/* Reads those of the K positions in rec->source that are not known, into rec->scratch, of which it says how many. */
+static int recover_read(const struct volume *volume, struct recover *rec, uint64_t stripe, uint32_t row, uint32_t rows,
+	const struct segment *segs, unsigned n, unsigned *scratch)
 {
-	unsigned k = volume->geo->k, reads = 0;
+	unsigned k = volume->geo->k, used = 0;
 	uint32_t bytes = rows * BLOCK_BYTES;
+	uint64_t offset;
+	*scratch = 0;
 	for (unsigned i = 0; i < k; i++) {
 		const struct segment *known = segment_known(segs, n, stripe, rec->source[i], row, rows);
 		rec->read[i] = !known;
@@ -106,17 +108,15 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 			rec->from[i] = known->to;
 			slice_cursor_skip(&rec->from[i], (uint64_t)(row - known->row) * BLOCK_BYTES);
 		} else {
-			reads++;
+			++*scratch;
 		}
 	}
-	bufs_alloc(rec->scratch, reads, bytes);
+	bufs_alloc(rec->scratch, *scratch, bytes);
 	struct drive_batch batch;
 	batch_init(&batch);
-	unsigned used = 0;
 	for (unsigned i = 0; i < k; i++) {
 		if (!rec->read[i])
 			continue;
-		uint64_t offset;
 		struct member *member = member_at(volume, stripe, rec->source[i], row, &offset);
 		rec->scratch_slice[i] = (struct slice){.buf = rec->scratch[used++], .off = 0, .len = bytes};
 		rec->from[i] = slice_cursor_at(&rec->scratch_slice[i], 1);
@@ -128,17 +128,23 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 	for (unsigned i = 0; i < k; i++) {
 		if (!rec->read[i] || !rec->req[i].error)
 			continue;
-		uint64_t offset;
 		rec->failed |= 1ull << rec->source[i];
 		int e = member_failed(
 			member_at(volume, stripe, rec->source[i], row, &offset), MEMBER_READ_ERROR, rec->req[i].error);
 		if (r != -ENODEV)
 			r = e ? e : -EIO;
 	}
-	uint32_t left = r ? 0 : bytes;
-	while (left) {
+	return r;
+}
+
+/* The next BYTES of rec->to from those of rec->from, as far at a time as all of them lie in one slice. */
+static int recover_compute(const struct volume *volume, struct recover *rec, uint32_t bytes)
+{
+	unsigned k = volume->geo->k;
+	for (uint32_t step; bytes; bytes -= step) {
 		uint8_t *from[CODE_WIDTH_MAX], *dest[RECOVER_MOST];
-		uint32_t step = left, len;
+		uint32_t len;
+		step = bytes;
 		for (unsigned i = 0; i < rec->count; i++) {
 			dest[i] = slice_cursor_peek(&rec->to[i], &len);
 			step = len < step ? len : step;
@@ -147,18 +153,26 @@ static int recover_piece(const struct volume *volume, struct recover *rec, uint6
 			from[i] = slice_cursor_peek(&rec->from[i], &len);
 			step = len < step ? len : step;
 		}
-		if (!step) {
-			r = -EINVAL;
-			break;
-		}
+		if (!step)
+			return -EINVAL;
 		volume->code->ops->apply(&rec->plan, from, dest, step);
 		for (unsigned i = 0; i < k; i++)
 			slice_cursor_skip(&rec->from[i], step);
 		for (unsigned i = 0; i < rec->count; i++)
 			slice_cursor_skip(&rec->to[i], step);
-		left -= step;
 	}
-	for (unsigned i = 0; i < used; i++)
+	return 0;
+}
+
+/* One piece of recovery, with rec->source chosen. */
+static int recover_piece(const struct volume *volume, struct recover *rec, uint64_t stripe, uint32_t row, uint32_t rows,
+	const struct segment *segs, unsigned n)
+{
+	unsigned scratch;
+	int r = recover_read(volume, rec, stripe, row, rows, segs, n, &scratch);
+	if (!r)
+		r = recover_compute(volume, rec, rows * BLOCK_BYTES);
+	for (unsigned i = 0; i < scratch; i++)
 		buf_put(rec->scratch[i]);
 	return r;
 }
