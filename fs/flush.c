@@ -462,15 +462,15 @@ static int group_place_all(struct flush_group *group)
 	}
 }
 
-struct write_call {
+struct run_write {
 	struct flush_group *group;
 	const struct group_run *run;
 	int result;
 };
 
-static void write_call_run(void *arg)
+static void run_write_here(void *arg)
 {
-	struct write_call *c = arg;
+	struct run_write *c = arg;
 	const struct row_run *run = &c->run->run;
 
 	c->result = volume_write_rows(c->group->fs->volume, run->stripe, run->row, run->rows,
@@ -480,12 +480,12 @@ static void write_call_run(void *arg)
 /* Parity and drive commands of a stream are work for all reactors; a single run is quicker here. */
 static int write_job(struct flush_group *group, unsigned job)
 {
-	struct write_call c = {.group = group, .run = &group->run[job]};
+	struct run_write c = {.group = group, .run = &group->run[job]};
 
 	if (group->runs > 1 && reactor_count() > 1)
-		reactor_call(reactor_get((reactor_index(reactor_self()) + job) % reactor_count()), write_call_run, &c);
+		reactor_call(reactor_get((reactor_index(reactor_self()) + job) % reactor_count()), run_write_here, &c);
 	else
-		write_call_run(&c);
+		run_write_here(&c);
 	return c.result;
 }
 

@@ -251,11 +251,13 @@ uint32_t rdma_header_encode_error(uint8_t *to, uint32_t xid, uint32_t credits, e
 
 void rdma_private_decode(struct rdma_private *p, const uint8_t *data, size_t bytes)
 {
-	static const uint8_t magic[4] = {0xf6, 0xab, 0x0e, 0x18};
 	*p = (struct rdma_private){.send_bytes = RDMA_INLINE_MIN, .receive_bytes = RDMA_INLINE_MIN};
 	for (size_t at = 0; at + RDMA_PRIVATE_BYTES <= bytes; at++) {
 		const uint8_t *d = data + at;
-		if (memcmp(d, magic, 4) || d[4] != 1)
+		struct cursor c = {d, d + 4};
+		uint32_t magic = 0;
+		take_u32(&c, &magic);
+		if (magic != RDMA_PRIVATE_MAGIC || d[4] != 1)
 			continue;
 		p->invalidate = d[5] & RDMA_PRIVATE_INVALIDATE;
 		p->send_bytes = (d[6] + 1u) * 1024;

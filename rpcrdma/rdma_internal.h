@@ -19,7 +19,7 @@
 
 #define RDMA_SGES_MAX 16u	 /* of one work request */
 #define RDMA_WRS_MAX 384u	 /* of one reply: into 256 segments, and more where buffers are short */
-#define RDMA_SQ_DEPTH 31u	 /* of a queue pair: 16 KiB, and a longer reply goes in parts */
+#define RDMA_SQ_DEPTH 31u	 /* of a queue pair: some 20 KiB, and a longer reply goes in parts */
 #define RDMA_CREDITS_LEAST 2u	 /* of a connection that asks for one thing at a time, or nothing */
 #define RDMA_READ_DEPTH_MAX 128u /* RDMA Reads in flight on one connection */
 #define RDMA_READ_BATCH 8u	 /* posted at once */
