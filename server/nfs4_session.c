@@ -506,7 +506,8 @@ static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session
 	if (args->sa_sequenceid == slot->sequence && slot->busy)
 		return NFS4ERR_DELAY;
 	if (args->sa_sequenceid == slot->sequence && slot->used) {
-		if (slot->rdma == c->req->rdma && (slot->checksum != checksum || slot->uid != c->req->cred.uid))
+		/* over another transport the checksum is of another form */
+		if (slot->uid != c->req->cred.uid || (slot->rdma == c->req->rdma && slot->checksum != checksum))
 			return NFS4ERR_SEQ_FALSE_RETRY;
 		*again = true;
 		*reply = slot->reply;

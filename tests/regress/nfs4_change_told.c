@@ -16,7 +16,7 @@ static void answer_getattr(struct v4 *v, uint64_t change)
 	uint8_t bytes[512], values[16];
 	struct xdr_out o;
 
-	assert_true(client_record(&v->rpc));
+	assert_true(client_receive(&v->rpc));
 	assert_true(xdr_get_u32(in, &xid));
 	for (unsigned i = 0; i < 5; i++)
 		assert_true(xdr_get_u32(in, &word));
@@ -53,9 +53,9 @@ static uint64_t look(struct v4 *v, struct v4 *holder, uint64_t held)
 	begin(v, "file");
 	put_getattr(v, FATTR4_CHANGE);
 	if (holder) {
-		assert_true(client_write(&v->rpc));
+		assert_true(client_send(&v->rpc));
 		answer_getattr(holder, held);
-		assert_true(client_record(&v->rpc));
+		assert_true(client_receive(&v->rpc));
 		client_reply(&v->rpc);
 		assert_int_equal(v4_head(v), NFS4_OK);
 	} else {

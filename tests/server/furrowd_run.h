@@ -31,6 +31,7 @@ struct run {
 	char tool[PATH_MAX + 160]; /* the tool, as the beginning of a command for the shell */
 	uint16_t port;
 	uint16_t metrics_port; /* 0: none */
+	const char *rdma;      /* the address where it serves RDMA, too, on the same number as TCP; NULL: not */
 	const char *server;    /* further lines of "server:", or NULL */
 	pid_t pid;
 	struct error err;
@@ -106,15 +107,19 @@ static inline void run_core(struct run *run, void (*fiber)(void *run))
 static inline void run_write_config(const struct run *run, const char *exports)
 {
 	FILE *f = fopen(run->config, "w");
-	char metrics[32] = "off";
+	char metrics[32] = "off", rdma[32] = "off", address[64] = "";
 
 	assert_non_null(f);
 	if (run->metrics_port)
 		snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", run->metrics_port);
+	if (run->rdma) {
+		snprintf(rdma, sizeof(rdma), "%u", run->port);
+		snprintf(address, sizeof(address), ", \"%s\"", run->rdma);
+	}
 	fprintf(f,
-		"server:\n  listen: [\"127.0.0.1\"]\n  nfs_port: %u\n  rdma_port: off\n  cores: 2\n  memory: 256MiB\n"
+		"server:\n  listen: [\"127.0.0.1\"%s]\n  nfs_port: %u\n  rdma_port: %s\n  cores: 2\n  memory: 256MiB\n"
 		"  control: %s/control.sock\n  metrics: %s\n%sdrives: [\"%s/drive*\"]\nexports:\n%s",
-		run->port, run->dir, metrics, run->server ? run->server : "", run->dir, exports);
+		address, run->port, rdma, run->dir, metrics, run->server ? run->server : "", run->dir, exports);
 	assert_int_equal(fclose(f), 0);
 }
 

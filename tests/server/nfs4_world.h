@@ -194,7 +194,7 @@ static void call(struct v4 *v)
 
 	asked++;
 	depth++;
-	assert_true(client_write(&v->rpc));
+	assert_true(client_send(&v->rpc));
 	for (bool done = false; !done;) {
 		p[CLIENTS] = (struct pollfd){.fd = v->rpc.fd, .events = POLLIN};
 		for (unsigned k = 0; k < CLIENTS; k++)
@@ -205,14 +205,14 @@ static void call(struct v4 *v)
 		if (quiet > 2 && depth == 1 && stuck())
 			atomic_fetch_add(ahead, 30000000);
 		if (p[CLIENTS].revents) {
-			assert_true(client_record(&v->rpc));
+			assert_true(client_receive(&v->rpc));
 			done = !is_call(&v->rpc);
 			if (!done)
 				callback_serve((unsigned)(v - w.v));
 		}
 		for (unsigned k = 0; k < CLIENTS; k++)
 			if (p[k].fd >= 0 && p[k].revents) {
-				assert_true(client_record(&w.v[k].rpc));
+				assert_true(client_receive(&w.v[k].rpc));
 				callback_serve(k);
 			}
 	}
@@ -428,7 +428,7 @@ static void drain(void)
 			p[k] = (struct pollfd){.fd = w.v[k].rpc.fd, .events = POLLIN};
 		n = poll(p, CLIENTS, 0);
 		for (unsigned k = 0; k < CLIENTS && n > 0; k++)
-			if (p[k].revents && client_record(&w.v[k].rpc))
+			if (p[k].revents && client_receive(&w.v[k].rpc))
 				callback_serve(k);
 	} while (n > 0);
 }

@@ -1,6 +1,7 @@
 /*
- * A small NFSv3 client over TCP for tests: one connection, one call at a time, arguments and results as the generated
- * codec has them. It fails the test when the transport or the RPC layer does; the NFS status is the test's to judge.
+ * A small NFSv3 client for tests, over TCP unless it has another transport: one connection, one call at a time,
+ * arguments and results as the generated codec has them. It fails the test when the transport or the RPC layer does;
+ * the NFS status is the test's to judge.
  */
 #ifndef TESTS_NFS_CLIENT_H
 #define TESTS_NFS_CLIENT_H
@@ -21,7 +22,20 @@
 
 #define CLIENT_ROOM (2u << 20)
 
+struct client;
+struct peer;
+
+/* Another transport than TCP (nfs_client_rdma.h). */
+struct client_transport {
+	bool (*connect)(struct client *c);
+	bool (*send)(struct client *c);	   /* the call that was put together; false: the connection is lost */
+	bool (*receive)(struct client *c); /* the next reply */
+	void (*close)(struct client *c);
+};
+
 struct client {
+	const struct client_transport *over; /* NULL: TCP */
+	struct peer *peer;		     /* the transport's */
 	int fd;
 	uint16_t port;
 	const char *from; /* the address that it calls from; NULL: any */
@@ -33,12 +47,17 @@ struct client {
 	int accept_stat; /* of the last call; -1: denied */
 };
 
+/* Of clients that are made from now on. */
+static const struct client_transport *client_over;
+
 static inline bool client_connect(struct client *c)
 {
 	struct sockaddr_in to = {
 		.sin_family = AF_INET, .sin_port = htons(c->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct timeval limit = {.tv_sec = 20};
 
+	if (c->over)
+		return c->over->connect(c);
 	if (c->fd >= 0)
 		close(c->fd);
 	c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -52,8 +71,13 @@ static inline bool client_connect(struct client *c)
 
 static inline void client_init(struct client *c, uint16_t port, uint32_t uid)
 {
-	*c = (struct client){
-		.fd = -1, .port = port, .xid = 1000 * uid + 7, .flavor = RPC_AUTH_SYS, .uid = uid, .gid = uid};
+	*c = (struct client){.over = client_over,
+		.fd = -1,
+		.port = port,
+		.xid = 1000 * uid + 7,
+		.flavor = RPC_AUTH_SYS,
+		.uid = uid,
+		.gid = uid};
 	c->call = malloc(CLIENT_ROOM);
 	c->reply = malloc(CLIENT_ROOM);
 	c->memory = malloc(CLIENT_ROOM);
@@ -62,6 +86,8 @@ static inline void client_init(struct client *c, uint16_t port, uint32_t uid)
 
 static inline void client_fini(struct client *c)
 {
+	if (c->over)
+		c->over->close(c);
 	if (c->fd >= 0)
 		close(c->fd);
 	free(c->call);
@@ -111,8 +137,10 @@ static inline bool client_read(struct client *c, uint8_t *to, size_t bytes)
 	return true;
 }
 
-static inline bool client_write(struct client *c)
+static inline bool client_send(struct client *c)
 {
+	if (c->over)
+		return c->over->send(c);
 	size_t bytes = (size_t)(c->out.p - c->out.base), done = 0;
 	uint32_t mark = htonl(0x80000000u | (uint32_t)bytes);
 
@@ -128,9 +156,11 @@ static inline bool client_write(struct client *c)
 	return true;
 }
 
-/* The next record: a reply, or a call of the server's. False: the connection is lost. */
-static inline bool client_record(struct client *c)
+/* The next message: a reply, or a call of the server's. False: the connection is lost. */
+static inline bool client_receive(struct client *c)
 {
+	if (c->over)
+		return c->over->receive(c);
 	size_t got = 0;
 	uint32_t word = 0;
 
@@ -169,7 +199,7 @@ static inline void client_reply(struct client *c)
 /* Sends what client_begin() started (again) and receives the reply. False: the connection is lost. */
 static inline bool client_try(struct client *c)
 {
-	if (!client_write(c) || !client_record(c))
+	if (!client_send(c) || !client_receive(c))
 		return false;
 	client_reply(c);
 	return true;

@@ -332,7 +332,7 @@ static void wild_send(void)
 	uint8_t bytes[65536];
 
 	calls++;
-	if (client_write(&wild.rpc) && poll(&p, 1, 300) > 0 && recv(wild.rpc.fd, bytes, sizeof(bytes), 0) > 0) {
+	if (client_send(&wild.rpc) && poll(&p, 1, 300) > 0 && recv(wild.rpc.fd, bytes, sizeof(bytes), 0) > 0) {
 		answered++;
 		while (recv(wild.rpc.fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
 			;

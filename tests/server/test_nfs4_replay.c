@@ -4,11 +4,15 @@
  * refused. After the server was killed, what changed the file system is told once more and not done; what changed
  * states is not known any more (RFC 8881 2.10.6).
  *
+ * All of it goes over TCP; or, given the address of an RDMA device (tests/vm/nfs4_replay.sh), over RDMA and then over
+ * TCP in the same session.
+ *
  * Each case of the table has a file, and names, of its own, and a slot: so all of them are sent, the server is killed
  * once, and all of them are sent again.
  */
 #include "server/handle_format.h"
 #include "tests/server/nfs4_test.h"
+#include "tests/server/nfs_client_rdma.h"
 
 /* What a case works on. */
 struct subject {
@@ -584,6 +588,11 @@ static const struct replay_case cases[] = {
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 _Static_assert(CASES <= V4_SLOTS - 1, "each case has a slot of its own, and slot 0 is for the way there");
 
+static nfsstat4 status_of(const struct replay_case *what)
+{
+	return client_over && what->put == put_read_plus ? NFS4ERR_NOTSUPP : what->status;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Calls that are kept
  */
@@ -622,11 +631,16 @@ static nfsstat4 send_again(struct v4 *v, const struct sent *sent)
 	return v4_head(v);
 }
 
+static void same_bytes(const struct v4 *v, const struct sent *sent)
+{
+	assert_int_equal(v->rpc.in.end - v->rpc.in.base, sent->reply_bytes);
+	assert_memory_equal(v->rpc.in.base, sent->reply, sent->reply_bytes);
+}
+
 static void told_the_same(struct v4 *v, const struct sent *sent)
 {
 	send_again(v, sent);
-	assert_int_equal(v->rpc.in.end - v->rpc.in.base, sent->reply_bytes);
-	assert_memory_equal(v->rpc.in.base, sent->reply, sent->reply_bytes);
+	same_bytes(v, sent);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -694,6 +708,41 @@ static void refused(struct v4 *v, uint32_t slot, uint32_t sequence, const struct
 	v->slot = was;
 }
 
+/* Sends what is put together twice before the first answer; whoever comes first does it, the other is told the same. */
+static void send_twice(struct v4 *v, nfsstat4 want, struct sent *sent)
+{
+	unsigned told = 0;
+
+	assert_true(client_send(&v->rpc) && client_send(&v->rpc));
+	for (unsigned i = 0; i < 2; i++) {
+		assert_true(client_receive(&v->rpc));
+		client_reply(&v->rpc);
+		if (v4_head(v) == NFS4ERR_DELAY) /* the other one is being done */
+			continue;
+		assert_int_equal(v->status, want);
+		if (told++)
+			same_bytes(v, sent);
+		else
+			sent_keep(sent, v);
+	}
+	assert_true(told);
+}
+
+/* A client that has RDMA speaks TCP for a while, in the same session. */
+static bool tcp_begin(struct v4 *v)
+{
+	if (!client_over)
+		return false;
+	v->rpc.over = NULL;
+	assert_true(client_connect(&v->rpc));
+	return true;
+}
+
+static void tcp_end(struct v4 *v)
+{
+	v->rpc.over = client_over;
+}
+
 /* The case, in the slot: once done, and told again in every way. */
 static void case_run(struct v4 *v, const struct replay_case *what, const struct subject *s, struct sent *sent)
 {
@@ -704,13 +753,19 @@ static void case_run(struct v4 *v, const struct replay_case *what, const struct 
 	v4_bare(v);
 	v4_sequence(v, number);
 	what->put(v, s);
-	expect(v, what->status);
-	sent_keep(sent, v);
+	send_twice(v, status_of(what), sent);
 	v->slot = 0;
 	struct changes before = changes_of(v, s);
 	told_the_same(v, sent);
 	assert_true(client_connect(&v->rpc));
 	told_the_same(v, sent);
+	if (tcp_begin(v)) {
+		told_the_same(v, sent);
+		v->rpc.uid = 77;
+		refused(v, slot, number, what, s, false, NFS4ERR_SEQ_FALSE_RETRY);
+		v->rpc.uid = 0;
+		tcp_end(v);
+	}
 	refused(v, slot, number, what, s, true, NFS4ERR_SEQ_FALSE_RETRY);
 	v->rpc.uid = 77;
 	refused(v, slot, number, what, s, false, NFS4ERR_SEQ_FALSE_RETRY);
@@ -730,7 +785,7 @@ static void case_uncached(struct v4 *v, const struct replay_case *what, const st
 	v->cache = false;
 	v4_begin(v);
 	what->put(v, s);
-	expect(v, what->status);
+	expect(v, status_of(what));
 	sent_keep(&sent, v);
 	v->slot = 0;
 	v->cache = true;
@@ -785,6 +840,10 @@ static void case_told(struct v4 *v, const struct replay_case *what, const struct
 	refused(v, v->slot, v->sequence[v->slot], what, s, false, NFS4ERR_SEQ_FALSE_RETRY);
 	v->rpc.uid = 0;
 	assert_int_equal(send_again(v, sent), want);
+	if (tcp_begin(v)) {
+		assert_int_equal(send_again(v, sent), want);
+		tcp_end(v);
+	}
 }
 
 static void cases_after(struct v4 *v, struct v4 *helper, const struct subject *subjects, const struct sent *sent)
@@ -914,12 +973,23 @@ static void exclusive_after_restart(void **state)
 
 static int setup(void **state)
 {
+	static const char exports[] = RUN_EXPORT_YAML "      - {clients: 10.0.0.0/8, access: rw, squash: none}\n";
+
 	(void)state;
-	return group_start(RUN_EXPORT_YAML);
+	run_init(&run, exports);
+	run.rdma = rdma_client_address;
+	run_write_config(&run, exports);
+	run_start(&run);
+	rdma_client_port = run.port;
+	return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc > 1) {
+		rdma_client_address = argv[1];
+		client_over = &rdma_client;
+	}
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_operation),
 		cmocka_unit_test(made_and_reclaimed),

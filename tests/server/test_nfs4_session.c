@@ -252,7 +252,7 @@ static void lost_before_the_answer(void **state)
 		begin(&v, "");
 		create(&v, NF4DIR, "once");
 		v4_op(&v, OP_GETFH);
-		assert_true(client_write(&v.rpc));
+		assert_true(client_send(&v.rpc));
 		if (i % 2)
 			shutdown(v.rpc.fd, SHUT_RDWR);
 		do { /* it may still run, on the connection that is gone */
