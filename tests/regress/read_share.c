@@ -15,7 +15,7 @@ static void read_send(struct client *c, uint32_t n)
 	READ3args args = {.file = fh(&file), .offset = (uint64_t)(n % FILE_MIB) << 20, .count = 1 << 20};
 
 	assert_true(xdr_encode_READ3args(client_begin(c, NFS_PROGRAM, NFS_V3, NFSPROC3_READ), &args));
-	assert_true(client_write(c));
+	assert_true(client_send(c));
 }
 
 static void others_go_on(void **state)
@@ -41,7 +41,7 @@ static void others_go_on(void **state)
 	/* and they get all of it when they do read */
 	for (unsigned i = 0; i < SLOW; i++) {
 		for (unsigned k = 0; k < CALLS; k++)
-			assert_true(client_record(&slow[i]));
+			assert_true(client_receive(&slow[i]));
 		client_fini(&slow[i]);
 	}
 }
