@@ -11,9 +11,9 @@
  * The stop goes the other way: no new calls, the running ones end, then file systems write their checkpoint and
  * arrays their clean superblocks.
  *
- * A reload changes exports only: it mounts what new exports need, and puts a new table in the place of the old one;
- * calls that run finish under the old. Every error leaves all as it was. Other settings take effect at the next start;
- * it says so.
+ * A reload changes exports: it mounts what new exports need, and puts a new table in the place of the old one; calls
+ * that run finish under the old. Every error leaves all as it was. What NFSv4 clients are told of owners and may have
+ * of delegations follows; other settings take effect at the next start, and it says so.
  *
  * Error policy: the first failure ends the start, undoes it, and is told in one sentence; a missing RDMA
  * device, IPv6 or rpcbind is no failure.
@@ -497,11 +497,12 @@ static bool strings_same(char *const *a, unsigned na, char *const *b, unsigned n
 	return same;
 }
 
+/* Of those that a reload does not put in force. */
 static bool server_settings_same(const struct config *a, const struct config *b)
 {
 	return strings_same(a->listen, a->listen_count, b->listen, b->listen_count) &&
 	       strings_same(a->drives, a->drive_count, b->drives, b->drive_count) && a->nfs_port == b->nfs_port &&
-	       a->rdma_port == b->rdma_port && a->cores == b->cores && a->memory == b->memory &&
+	       a->rdma_port == b->rdma_port && a->cores == b->cores && a->memory == b->memory && a->lease == b->lease &&
 	       !strcmp(a->control, b->control) && !strcmp(a->hook ? a->hook : "", b->hook ? b->hook : "") &&
 	       !strcmp(a->metrics_address, b->metrics_address) && a->metrics_port == b->metrics_port;
 }
@@ -531,7 +532,7 @@ static int reload_exports(struct server *server, struct config *config, struct e
 	exports_put(old);
 	exports_publish(exports);
 	if (!server_settings_same(server->config, config))
-		log_warning("server", "settings other than exports have changed: they take effect at the next start");
+		log_warning("server", "settings that have changed take effect at the next start");
 	server->retired[server->retired_count++] = server->config;
 	server->config = config;
 	return 0;

@@ -80,6 +80,13 @@ static void reload(void **state)
 	assert_int_equal(getattr(&root, &later, NULL), NFS3_OK);
 	assert_int_equal(getattr(&root, &top, NULL), NFS3_OK);
 
+	/* what only a start puts in force is told */
+	run.server = "  lease: 60\n";
+	run_write_config(&run, more);
+	kill(run.pid, SIGHUP);
+	run_wait_log(&run, "settings that have changed take effect at the next start");
+	run.server = NULL;
+
 	/* an export that is taken back: its handles lead nowhere */
 	run_write_config(&run, RUN_EXPORT_YAML);
 	kill(run.pid, SIGHUP);
