@@ -94,6 +94,7 @@ $(TEST_BIN): $(BUILD)/%: $(BUILD)/%.o $(TEST_LIB_OBJ) $(LINK_LIBS)
 	$(Q)$(CC) $(TEST_LDFLAGS) $(LDFLAGS_$(@F)) -o $@ $< $(TEST_LIB_OBJ) $(filter $(BUILD)/libserver.a,$^) $(LINK_LIBS) $(LDLIBS) -lcmocka
 # These refuse memory.
 LDFLAGS_test_posix_nth := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=buf_try_alloc
+LDFLAGS_test_repair_crash := $(LDFLAGS_test_posix_nth)
 $(filter $(BUILD)/tests/server/% $(BUILD)/tests/regress/%,$(TEST_BIN)): $(BUILD)/libserver.a
 tests-build: $(TEST_BIN)
 

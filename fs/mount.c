@@ -416,8 +416,12 @@ static int fs_recover(struct fs *fs, const struct root_disk *r, struct error *er
 		rc = space_load(fs, err);
 	if (!rc)
 		rc = log_replay(fs, c->tree_checkpoint, !fs->read_only, &fs->replayed, err);
+	if (rc && err->code)
+		error_prefix(err, "%s", name);
+	else if (rc)
+		error_set(err, rc, "%s: %s", name, strerror(-rc));
 	if (rc)
-		return error_prefix(err, "%s", name);
+		return rc; /* whatever the text says */
 	if (fs->repair && (fs->log.sequence < c->log_needed || log_goes_on(fs)))
 		repair_log_skip(fs, fs->log.sequence + 1, -EIO);
 	else if (fs->log.sequence < c->log_needed)

@@ -117,6 +117,19 @@ static inline void files_test_remove(struct files_test *t)
 	rmdir(t->dir);
 }
 
+/* The array and its volume, without a mount. */
+static inline int files_test_open_volume(struct files_test *t, struct error *err)
+{
+	struct raid_scan scan;
+	int r = raid_scan(t->paths, t->count, &scan, err);
+
+	if (r == 0) {
+		r = array_open(&scan, "a0", &t->array, err);
+		raid_scan_free(&scan);
+	}
+	return r == 0 ? volume_open(t->array, "v", &t->volume, err) : r;
+}
+
 static inline int files_test_create(struct files_test *t, unsigned level)
 {
 	struct array_create create = {.name = "a0", .level = level, .drives = t->paths, .count = t->count};
@@ -174,16 +187,9 @@ static inline void files_test_close(struct files_test *t)
 }
 static inline int files_test_open(struct files_test *t)
 {
-	struct raid_scan scan;
 	struct error err = {0};
-	int r = raid_scan(t->paths, t->count, &scan, &err);
+	int r = files_test_open_volume(t, &err);
 
-	if (r == 0) {
-		r = array_open(&scan, "a0", &t->array, &err);
-		raid_scan_free(&scan);
-	}
-	if (r == 0)
-		r = volume_open(t->array, "v", &t->volume, &err);
 	if (r == 0)
 		r = fs_mount(t->volume, &t->options, &t->fs, &err);
 	if (r < 0)

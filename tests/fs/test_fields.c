@@ -396,18 +396,6 @@ static void keep(void *arg, const char *problem)
 	snprintf(said + len, sizeof(said) - len, "%s\n", problem);
 }
 
-static int volume_up(struct files_test *t, struct error *err)
-{
-	struct raid_scan scan;
-	int r = raid_scan(t->paths, t->count, &scan, err);
-
-	if (r == 0) {
-		r = array_open(&scan, "a0", &t->array, err);
-		raid_scan_free(&scan);
-	}
-	return r == 0 ? volume_open(t->array, "v", &t->volume, err) : r;
-}
-
 /* What check, or a mount that is refused, says: more than nothing. */
 static bool named(struct files_test *t, const char *word, bool mounted)
 {
@@ -416,7 +404,7 @@ static bool named(struct files_test *t, const char *word, bool mounted)
 	unsigned n = 0;
 
 	said[0] = 0;
-	if (!mounted && (volume_up(t, &err) < 0 || fs_mount(t->volume, &t->options, &t->fs, &err) < 0)) {
+	if (!mounted && (files_test_open_volume(t, &err) < 0 || fs_mount(t->volume, &t->options, &t->fs, &err) < 0)) {
 		t->fs = NULL;
 		snprintf(said, sizeof(said), "mount: %s", err.text);
 		return err.text[0] != 0;

@@ -418,19 +418,6 @@ static void no_report(void *arg, const char *problem)
 	++*(unsigned *)arg;
 }
 
-static int open_volume(void)
-{
-	struct raid_scan scan;
-	struct error err = {0};
-	int r = raid_scan(t.paths, t.count, &scan, &err);
-
-	if (r == 0) {
-		r = array_open(&scan, "a0", &t.array, &err);
-		raid_scan_free(&scan);
-	}
-	return r == 0 ? volume_open(t.array, "v", &t.volume, &err) : r;
-}
-
 static void timer_set(int seconds)
 {
 	struct itimerval it = {.it_value = {.tv_sec = seconds}};
@@ -461,7 +448,7 @@ static void round_run(struct walk *w)
 	image_put();
 	memset(w, 0, sizeof(*w));
 	w->sealed = damage();
-	CHECK_OK(open_volume());
+	CHECK_OK(files_test_open_volume(&t, &err));
 	t.options.read_only = test_below(&seed, 8) == 0;
 	timer_set(ROUND_SECONDS);
 	if (fs_mount(t.volume, &t.options, &t.fs, &err) == 0) {

@@ -8,14 +8,7 @@
  *
  * FURROW_SEED chooses the operations, FURROW_STEPS how many, FURROW_FIRST the first N. FURROW_LONG: every N; else some.
  */
-#include <stdlib.h>
-
-/* the test's own memory is not refused */
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *at, size_t size);
-#define malloc(size) __real_malloc(size)
-#define calloc(n, size) __real_calloc(n, size)
+#include "tests/fs/memory_test.h"
 #include "tests/fs/model.h"
 
 #define STEPS 100u
@@ -50,40 +43,6 @@ static const struct {
 static enum kind kind;
 
 /* ------------------------------------------------------------------------------------------------
- * Memory
- */
-
-static atomic_ullong memory_calls, memory_from, memory_to;
-
-static bool memory_refuse(void)
-{
-	unsigned long long n = atomic_fetch_add(&memory_calls, 1) + 1;
-
-	return n >= atomic_load(&memory_from) && n < atomic_load(&memory_to);
-}
-void *__wrap_malloc(size_t size);
-void *__wrap_malloc(size_t size)
-{
-	return memory_refuse() ? NULL : __real_malloc(size);
-}
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size)
-{
-	return memory_refuse() ? NULL : __real_calloc(n, size);
-}
-void *__wrap_realloc(void *at, size_t size);
-void *__wrap_realloc(void *at, size_t size)
-{
-	return memory_refuse() ? NULL : __real_realloc(at, size);
-}
-struct buf *__real_buf_try_alloc(uint32_t size);
-struct buf *__wrap_buf_try_alloc(uint32_t size);
-struct buf *__wrap_buf_try_alloc(uint32_t size)
-{
-	return memory_refuse() ? NULL : __real_buf_try_alloc(size);
-}
-
-/* ------------------------------------------------------------------------------------------------
  * One fault
  */
 
@@ -91,11 +50,8 @@ static void arm(struct files_test *t, uint64_t n)
 {
 	space_refuse_count = 0;
 	space_refuse_at = kind == NTH_SPACE ? n : UINT64_MAX;
-	atomic_store(&memory_calls, 0);
-	if (kind == NTH_MEMORY || kind == NTH_MEMORY_BURST) {
-		atomic_store(&memory_to, n + (kind == NTH_MEMORY ? 1 : BURST));
-		atomic_store(&memory_from, n);
-	}
+	if (kind == NTH_MEMORY || kind == NTH_MEMORY_BURST)
+		memory_refuse(n, kind == NTH_MEMORY ? 1 : BURST);
 	if (kind == NTH_CUT)
 		fault_write_limit(n);
 	for (unsigned i = 0; i < t->count; i++) {
@@ -114,7 +70,7 @@ static bool fired(const struct files_test *t, uint64_t n, uint64_t writes)
 	if (kind == NTH_SPACE)
 		return space_refuse_count >= n;
 	if (kind == NTH_MEMORY || kind == NTH_MEMORY_BURST)
-		return atomic_load(&memory_calls) >= n;
+		return memory_asked(n);
 	if (kind == NTH_CUT)
 		return fault_writes() - writes >= n;
 	for (unsigned i = 0; i < t->count && (i == 0 || kind == NTH_READ || kind == NTH_WRITE); i++)
@@ -125,7 +81,7 @@ static bool fired(const struct files_test *t, uint64_t n, uint64_t writes)
 static void disarm(void)
 {
 	space_refuse_at = 0;
-	atomic_store(&memory_to, 0);
+	memory_refuse_none();
 }
 
 /* ------------------------------------------------------------------------------------------------

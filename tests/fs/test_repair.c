@@ -113,19 +113,6 @@ static void keep(void *arg, const char *problem)
 	snprintf(said + len, sizeof(said) - len, "%s\n", problem);
 }
 
-static int open_volume(struct files_test *t)
-{
-	struct raid_scan scan;
-	struct error err = {0};
-	int r = raid_scan(t->paths, t->count, &scan, &err);
-
-	if (r == 0) {
-		r = array_open(&scan, "a0", &t->array, &err);
-		raid_scan_free(&scan);
-	}
-	return r == 0 ? volume_open(t->array, "v", &t->volume, &err) : r;
-}
-
 /* Unmounts, repairs, mounts. */
 static int repaired(struct files_test *t)
 {
@@ -135,7 +122,7 @@ static int repaired(struct files_test *t)
 
 	files_test_close(t);
 	said[0] = 0;
-	r = open_volume(t);
+	r = files_test_open_volume(t, &err);
 	if (r == 0)
 		r = fs_repair(t->volume, keep, NULL, &result, &err);
 	if (r < 0)
@@ -639,7 +626,7 @@ static void body_nodes(void *arg)
 	for (unsigned i = 0; i < l->n; i++) {
 		CHECK_OK(copy_files(t, true));
 		CHECK(node_kill(t, l->block[i]) > 0);
-		CHECK_OK(open_volume(t));
+		CHECK_OK(files_test_open_volume(t, &err));
 		said[0] = 0;
 		if (l->level[i]) {
 			/* the root: nothing leads anywhere */

@@ -15,16 +15,9 @@ static uint8_t want[BYTES], got[BYTES];
 /* Mounts while the drive DRIVE is late with its NTH command. */
 static int open_late(struct files_test *t, unsigned drive, unsigned nth)
 {
-	struct raid_scan scan;
 	struct error err = {0};
-	int r = raid_scan(t->paths, t->count, &scan, &err);
+	int r = files_test_open_volume(t, &err);
 
-	if (r == 0) {
-		r = array_open(&scan, "a0", &t->array, &err);
-		raid_scan_free(&scan);
-	}
-	if (r == 0)
-		r = volume_open(t->array, "v", &t->volume, &err);
 	if (r == 0)
 		fault_inject(t->path[drive], FAULT_DELAY, nth, DELAY);
 	if (r == 0)
