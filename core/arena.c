@@ -392,6 +392,20 @@ static struct buf *buf_from_reserves(struct reactor *r, unsigned class)
 	return buf;
 }
 
+/* The cache of R has none. */
+static __attribute__((noinline)) struct buf *buf_try_find(struct reactor *r, unsigned class)
+{
+	pthread_mutex_lock(&arena.lock);
+	struct buf *buf = buf_find(r, class);
+	pthread_mutex_unlock(&arena.lock);
+	if (!buf)
+		buf = buf_from_reserves(r, class);
+	if (buf)
+		return buf_hand_out(buf);
+	flush_others(r);
+	return NULL;
+}
+
 struct buf *buf_try_alloc(uint32_t size)
 {
 	struct reactor *r = reactor_current;
@@ -399,17 +413,7 @@ struct buf *buf_try_alloc(uint32_t size)
 	assert(size <= BUF_MAX);
 
 	struct buf *buf = cache_take(r, class);
-	if (!buf) {
-		pthread_mutex_lock(&arena.lock);
-		buf = buf_find(r, class);
-		pthread_mutex_unlock(&arena.lock);
-	}
-	if (!buf)
-		buf = buf_from_reserves(r, class);
-	if (buf)
-		return buf_hand_out(buf);
-	flush_others(r);
-	return NULL;
+	return buf ? buf_hand_out(buf) : buf_try_find(r, class);
 }
 
 struct buf *buf_alloc(uint32_t size)
@@ -454,8 +458,25 @@ struct buf *buf_ref(struct buf *buf)
 	return buf;
 }
 
+/* What is rare stands apart: the way into a cache and out of it needs no room on the stack. */
+static __attribute__((noinline)) void cache_spill(struct reactor *r, unsigned class, unsigned keep)
+{
+	pthread_mutex_lock(&arena.lock);
+	cache_shrink(r, class, keep);
+	waiters_serve();
+	pthread_mutex_unlock(&arena.lock);
+}
+
+static __attribute__((noinline)) void piece_give(struct buf *buf)
+{
+	pthread_mutex_lock(&arena.lock);
+	piece_free(buf);
+	waiters_serve();
+	pthread_mutex_unlock(&arena.lock);
+}
+
 /* Nobody holds BUF any more. */
-static void buf_free(struct buf *buf)
+static inline void buf_free(struct buf *buf)
 {
 	struct reactor *r = reactor_current;
 	unsigned class = class_of(buf->size), most = arena.cache_most[class];
@@ -463,16 +484,11 @@ static void buf_free(struct buf *buf)
 	ASAN_POISON_MEMORY_REGION(buf->data, buf->size);
 	if (r && most && !atomic_load_explicit(&arena.waiting, memory_order_relaxed)) {
 		list_push_front(&r->cache[class].list, &buf->node);
-		if (cache_change(&r->cache[class], 1) <= most)
-			return;
-		pthread_mutex_lock(&arena.lock);
-		cache_shrink(r, class, most / 2);
+		if (cache_change(&r->cache[class], 1) > most)
+			cache_spill(r, class, most / 2);
 	} else {
-		pthread_mutex_lock(&arena.lock);
-		piece_free(buf);
+		piece_give(buf);
 	}
-	waiters_serve();
-	pthread_mutex_unlock(&arena.lock);
 }
 
 void buf_put(struct buf *buf)
