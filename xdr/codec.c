@@ -55,28 +55,10 @@ bool xdr_in_pull(struct xdr_in *in, size_t bytes)
 	return true;
 }
 
-/* Bytes with padding; false when no message can be that long. */
-static bool padded(uint32_t len, uint32_t *total)
-{
-	*total = xdr_round(len);
-	return *total >= len;
-}
-
-bool xdr_get_opaque(struct xdr_in *in, uint32_t max, struct xdr_opaque *v)
-{
-	uint32_t len, total;
-	if (!xdr_get_u32(in, &len) || len > max || !padded(len, &total) || !xdr_in_room(in, total))
-		return false;
-	v->data = in->p;
-	v->len = len;
-	in->p += total;
-	return true;
-}
-
 bool xdr_put_opaque(struct xdr_out *out, const void *data, uint32_t len)
 {
 	uint32_t total;
-	if (!padded(len, &total) || !xdr_out_room(out, (size_t)total + 4))
+	if (!xdr_padded(len, &total) || !xdr_out_room(out, (size_t)total + 4))
 		return false;
 	xdr_lay_u32(out, len);
 	return xdr_put_fixed(out, data, len);
@@ -85,7 +67,7 @@ bool xdr_put_opaque(struct xdr_out *out, const void *data, uint32_t len)
 bool xdr_get_fixed(struct xdr_in *in, void *to, uint32_t len)
 {
 	uint32_t total;
-	if (!padded(len, &total) || !xdr_in_room(in, total))
+	if (!xdr_padded(len, &total) || !xdr_in_room(in, total))
 		return false;
 	if (len)
 		memcpy(to, in->p, len);
@@ -96,7 +78,7 @@ bool xdr_get_fixed(struct xdr_in *in, void *to, uint32_t len)
 bool xdr_put_fixed(struct xdr_out *out, const void *data, uint32_t len)
 {
 	uint32_t total;
-	if (!padded(len, &total) || !xdr_out_room(out, total))
+	if (!xdr_padded(len, &total) || !xdr_out_room(out, total))
 		return false;
 	if (len) {
 		memset(out->p + total - 4, 0, 4); /* the padding, then the data over it */
@@ -109,7 +91,7 @@ bool xdr_put_fixed(struct xdr_out *out, const void *data, uint32_t len)
 bool xdr_get_payload(struct xdr_in *in, uint32_t max, struct xdr_payload *v)
 {
 	uint32_t len, total;
-	if (!xdr_get_u32(in, &len) || len > max || !padded(len, &total))
+	if (!xdr_get_u32(in, &len) || len > max || !xdr_padded(len, &total))
 		return false;
 	v->len = len;
 	v->pos = xdr_in_pos(in);

@@ -257,8 +257,23 @@ static inline uint32_t xdr_round(uint32_t len)
 {
 	return (len + 3) & ~3u;
 }
+/* Bytes with padding; false when no message can be that long. */
+static inline bool xdr_padded(uint32_t len, uint32_t *total)
+{
+	*total = xdr_round(len);
+	return *total >= len;
+}
 /* LEN <= MAX is checked; padding must be inside the message. */
-bool xdr_get_opaque(struct xdr_in *in, uint32_t max, struct xdr_opaque *v);
+static inline bool xdr_get_opaque(struct xdr_in *in, uint32_t max, struct xdr_opaque *v)
+{
+	uint32_t len, total;
+	if (!xdr_get_u32(in, &len) || len > max || !xdr_padded(len, &total) || !xdr_in_room(in, total))
+		return false;
+	v->data = in->p;
+	v->len = len;
+	in->p += total;
+	return true;
+}
 bool xdr_put_opaque(struct xdr_out *out, const void *data, uint32_t len);
 bool xdr_get_fixed(struct xdr_in *in, void *to, uint32_t len);
 bool xdr_put_fixed(struct xdr_out *out, const void *data, uint32_t len);
