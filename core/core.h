@@ -348,6 +348,9 @@ struct counter {
 	struct {
 		_Atomic uint64_t value;
 	} __attribute__((aligned(64))) slot[METRIC_SLOTS];
+	/* Of one that is not added to, but summed up elsewhere: what it is when asked for. Any thread. May be NULL. */
+	uint64_t (*read)(void *arg);
+	void *arg;
 	struct list_node node;
 };
 /* NAME ends in _total. The counter lives until counter_remove(). To register twice does no harm. Any thread. */
@@ -373,12 +376,16 @@ struct histogram {
 	struct histogram_slot {
 		_Atomic uint64_t sum, max, bucket[HISTOGRAM_BUCKETS];
 	} * slot; /* one per reactor, allocated by histogram_register() */
+	/* Of one that is not recorded, but summed up elsewhere: fills TO in for the page of metrics. May be NULL. */
+	void (*gather)(void *arg, struct histogram_slot *to);
+	void *arg;
 	struct list_node node;
 };
 /* NAME ends in _seconds: it is exported in seconds. 0 or -ENOMEM; to register twice does no harm. */
 int histogram_register(struct histogram *histogram, const char *name, const char *labels, const char *help);
 void histogram_remove(struct histogram *histogram); /* also frees its slots */
 void histogram_record(struct histogram *histogram, uint64_t ns);
+unsigned histogram_bucket(uint64_t ns);					  /* that it is counted in */
 uint64_t histogram_quantile(const struct histogram *histogram, double q); /* ns */
 uint64_t histogram_count(const struct histogram *histogram);
 /* Calls FN for each histogram of that name. FN must not wait nor register anything. Any thread. */

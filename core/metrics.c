@@ -51,7 +51,7 @@ static void metric_remove(struct list *l, struct list_node *node)
 
 static inline void slot_add(_Atomic uint64_t *slot, uint64_t value)
 {
-	if (metric_slot == SHARED_SLOT)
+	if (__builtin_expect(metric_slot == SHARED_SLOT, 0))
 		atomic_fetch_add_explicit(slot, value, memory_order_relaxed);
 	else
 		atomic_store_explicit(
@@ -83,6 +83,8 @@ void counter_add(struct counter *counter, uint64_t value)
 uint64_t counter_read(const struct counter *counter)
 {
 	uint64_t sum = 0;
+	if (counter->read)
+		return counter->read(counter->arg);
 	for (unsigned i = 0; i < METRIC_SLOTS; i++)
 		sum += atomic_load_explicit(&counter->slot[i].value, memory_order_relaxed);
 	return sum;
@@ -123,12 +125,12 @@ void histogram_remove(struct histogram *histogram)
 }
 
 /* Values below 8 have a bucket each, then each doubling has 8. */
-static unsigned bucket_of(uint64_t ns)
+unsigned histogram_bucket(uint64_t ns)
 {
 	if (ns < 8)
 		return (unsigned)ns;
-	unsigned e = 63u - (unsigned)__builtin_clzll(ns);
-	unsigned b = (e - 2) * 8 + (unsigned)((ns >> (e - 3)) & 7);
+	unsigned shift = 60u - (unsigned)__builtin_clzll(ns); /* to where 8 to 15 are left */
+	unsigned b = shift * 8 + (unsigned)(ns >> shift);
 	return b < HISTOGRAM_BUCKETS ? b : HISTOGRAM_BUCKETS - 1;
 }
 
@@ -147,9 +149,9 @@ void histogram_record(struct histogram *histogram, uint64_t ns)
 		return;
 	struct histogram_slot *s = &histogram->slot[metric_slot];
 	slot_add(&s->sum, ns);
-	slot_add(&s->bucket[bucket_of(ns)], 1);
+	slot_add(&s->bucket[histogram_bucket(ns)], 1);
 	uint64_t max = atomic_load_explicit(&s->max, memory_order_relaxed);
-	while (ns > max &&
+	while (__builtin_expect(ns > max, 0) &&
 		!atomic_compare_exchange_weak_explicit(&s->max, &max, ns, memory_order_relaxed, memory_order_relaxed))
 		;
 }
@@ -203,6 +205,8 @@ static void histogram_write(FILE *out, const void *metric)
 	uint64_t below = 0, sum = 0;
 	unsigned b = 0;
 
+	if (h->gather)
+		h->gather(h->arg, &h->slot[SHARED_SLOT]);
 	/* 1 us to 17 s */
 	for (unsigned e = 10; e <= 34; e += 2) {
 		for (; b < HISTOGRAM_BUCKETS && bucket_end(b) <= 1ull << e; b++)

@@ -247,7 +247,6 @@ void rpc_call_received(struct rpc_call *call)
 	shard->used += call->held;
 	rpc_stat_add(&conn->calls_total, 1);
 	rpc_stat_add(&conn->traffic->calls, 1);
-	counter_add(&conn->server->requests, 1);
 	if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
 		conn->transport->drop(call);
 		return;

@@ -253,11 +253,18 @@ int rpc_client_begin(struct rpc_connection *conn); /* fills in `of` and `traffic
 void rpc_client_end(struct rpc_connection *conn);
 /* COUNT times BYTES in all were read or written by one call, which took NS. */
 void rpc_io_record(struct rpc_connection *conn, enum rpc_io io, uint32_t count, uint64_t bytes, uint64_t ns);
+uint64_t rpc_calls(void *server); /* all that came */
+uint64_t rpc_io_calls(void *metrics);
+uint64_t rpc_io_bytes(void *metrics);
+void rpc_io_latency(void *metrics, struct histogram_slot *to);
 void rpc_slow_count(struct rpc_connection *conn, uint64_t ns);
 void rpc_repeat_count(struct rpc_connection *conn);
 void rpc_send_wait_count(struct rpc_connection *conn);
 
+/* Of all clients: what these did is summed up when it is asked for. */
 struct rpc_io_metrics {
+	struct rpc_server *server;
+	enum rpc_io io;
 	struct counter calls, bytes;
 	struct histogram latency;
 };

@@ -258,6 +258,8 @@ static void waiting_retry(struct timer *timer)
 
 static void metrics_register(struct rpc_server *server)
 {
+	server->requests.read = rpc_calls;
+	server->requests.arg = server;
 	counter_register(&server->requests, "furrow_rpc_requests_total", NULL, "RPC messages received");
 	counter_register(&server->replies, "furrow_rpc_replies_total", NULL, "RPC replies made");
 	counter_register(&server->cache_hits, "furrow_rpc_cache_hits_total", NULL,
@@ -275,10 +277,16 @@ static int io_register(struct rpc_server *server)
 	counter_register(&server->slow, "furrow_rpc_slow_total", NULL, "Calls that took over a second");
 	for (unsigned i = 0; i < RPC_IOS; i++) {
 		struct rpc_io_metrics *io = &server->io[i];
+		io->server = server;
+		io->io = i;
+		io->calls.arg = io->bytes.arg = io->latency.arg = io;
+		io->calls.read = rpc_io_calls;
+		io->bytes.read = rpc_io_bytes;
+		io->latency.gather = rpc_io_latency;
 		counter_register(&io->calls, "furrow_rpc_io_total", labels[i], "Reads and writes of files");
 		counter_register(&io->bytes, "furrow_rpc_io_bytes_total", labels[i], "Bytes of them");
 		if (histogram_register(&io->latency, "furrow_rpc_io_seconds", labels[i],
-			    "Calls that read or wrote files, from their arrival to their reply") < 0)
+			    "Reads and writes of files, from the arrival of their call to its reply") < 0)
 			return -ENOMEM;
 	}
 	return 0;
@@ -390,12 +398,12 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 		list_init(&s->turns);
 		timer_init(&s->turn, rpc_turns_run);
 	}
-	metrics_register(server);
-	if (io_register(server) < 0 || procedures_register(server) < 0 || rpc_clients_new(&server->clients) < 0 ||
+	if (rpc_clients_new(&server->clients) < 0 || io_register(server) < 0 || procedures_register(server) < 0 ||
 		rpc_cache_new(c->cache_entries, &server->cache) < 0) {
 		server_free(server);
 		return error_set(err, -ENOMEM, "no memory for the RPC server");
 	}
+	metrics_register(server);
 	*out = server;
 	return 0;
 }

@@ -4,7 +4,8 @@
  * Owns the table of clients, by address without port. A client has one struct rpc_traffic for each reactor, and the
  * connections of that client there add to it with plain stores: no other writes it, and a listing reads it from
  * anywhere, word by word. A client stays known when its last connection ends, so that its sums do not start anew with
- * each mount; of those without connections only the last CLIENTS_KEPT are kept.
+ * each mount; of those without connections only the last CLIENTS_KEPT are kept. The calls, reads and writes of the
+ * whole server are the sum of its clients and of those that were forgotten.
  *
  * The table is under its own lock, taken when a connection begins or ends and for a listing, never for a call.
  *
@@ -39,6 +40,7 @@ struct rpc_clients {
 	struct htable table;
 	struct list all, idle;
 	uint32_t idle_count;
+	struct rpc_client_info forgotten; /* what those did that are known no more */
 };
 
 int rpc_clients_new(struct rpc_clients **out)
@@ -54,6 +56,8 @@ int rpc_clients_new(struct rpc_clients **out)
 	*out = c;
 	return 0;
 }
+
+static void client_sum(struct rpc_client_info *info, const struct rpc_client *client, unsigned shards);
 
 static void client_free(struct rpc_clients *c, struct rpc_client *client)
 {
@@ -131,7 +135,9 @@ void rpc_client_end(struct rpc_connection *conn)
 	if (--client->connections == 0) {
 		list_push_back(&c->idle, &client->idle);
 		if (++c->idle_count > CLIENTS_KEPT) {
-			client_free(c, container_of(list_pop_front(&c->idle), struct rpc_client, idle));
+			struct rpc_client *oldest = container_of(list_pop_front(&c->idle), struct rpc_client, idle);
+			client_sum(&c->forgotten, oldest, conn->server->shards);
+			client_free(c, oldest);
 			c->idle_count--;
 		}
 	}
@@ -157,7 +163,8 @@ static uint64_t bucket_end(unsigned b)
 	return b ? (4ull + (b - 1) % 4 + 1) << (BUCKET_FIRST + (b - 1) / 4 - 2) : 1ull << BUCKET_FIRST;
 }
 
-void rpc_io_record(struct rpc_connection *conn, enum rpc_io io, uint32_t count, uint64_t bytes, uint64_t ns)
+__attribute__((noinline)) void rpc_io_record(
+	struct rpc_connection *conn, enum rpc_io io, uint32_t count, uint64_t bytes, uint64_t ns)
 {
 	struct rpc_traffic *t = conn->traffic;
 
@@ -169,9 +176,6 @@ void rpc_io_record(struct rpc_connection *conn, enum rpc_io io, uint32_t count, 
 	rpc_stat_add(&t->io[io].bucket[bucket_of(ns)], count);
 	if (ns > atomic_load_explicit(&t->io[io].max_ns, memory_order_relaxed))
 		atomic_store_explicit(&t->io[io].max_ns, ns, memory_order_relaxed);
-	counter_add(&conn->server->io[io].calls, count);
-	counter_add(&conn->server->io[io].bytes, bytes);
-	histogram_record(&conn->server->io[io].latency, ns);
 }
 
 void rpc_slow_count(struct rpc_connection *conn, uint64_t ns)
@@ -224,6 +228,57 @@ static void traffic_sum(struct rpc_client_info *info, const struct rpc_traffic *
 	}
 }
 
+static void client_sum(struct rpc_client_info *info, const struct rpc_client *client, unsigned shards)
+{
+	for (unsigned i = 0; i < shards; i++)
+		traffic_sum(info, &client->traffic[i]);
+}
+
+/* All that was done so far, by whomever. */
+static struct rpc_client_info clients_total(const struct rpc_server *server)
+{
+	struct rpc_clients *c = server->clients;
+
+	pthread_mutex_lock(&c->lock);
+	struct rpc_client_info sum = c->forgotten;
+	list_foreach (n, &c->all)
+		client_sum(&sum, container_of(n, struct rpc_client, node), server->shards);
+	pthread_mutex_unlock(&c->lock);
+	return sum;
+}
+
+static struct rpc_io_info io_total(const struct rpc_io_metrics *m)
+{
+	return clients_total(m->server).io[m->io];
+}
+
+uint64_t rpc_calls(void *server)
+{
+	return clients_total(server).calls;
+}
+
+uint64_t rpc_io_calls(void *metrics)
+{
+	return io_total(metrics).count;
+}
+
+uint64_t rpc_io_bytes(void *metrics)
+{
+	return io_total(metrics).bytes;
+}
+
+/* The steps here are wider than those of a histogram, and end where some of those do. */
+void rpc_io_latency(void *metrics, struct histogram_slot *to)
+{
+	const struct rpc_io_info io = io_total(metrics);
+
+	atomic_store_explicit(&to->sum, io.sum_ns, memory_order_relaxed);
+	atomic_store_explicit(&to->max, io.max_ns, memory_order_relaxed);
+	for (unsigned b = 0; b < RPC_IO_BUCKETS; b++)
+		atomic_store_explicit(
+			&to->bucket[histogram_bucket(bucket_end(b) - 1)], io.bucket[b], memory_order_relaxed);
+}
+
 uint64_t rpc_io_quantile(const struct rpc_io_info *io, double q)
 {
 	uint64_t count = 0, seen = 0;
@@ -270,8 +325,7 @@ void rpc_clients_foreach(
 			.credits = client->now.credits,
 			.since_ns = client->since_ns};
 		memcpy(info.client, client->text, sizeof(info.client));
-		for (unsigned i = 0; i < server->shards; i++)
-			traffic_sum(&info, &client->traffic[i]);
+		client_sum(&info, client, server->shards);
 		fn(arg, &info);
 	}
 	pthread_mutex_unlock(&c->lock);

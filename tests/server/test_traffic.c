@@ -129,7 +129,7 @@ static void page_has(const char *page, const char *sample, uint64_t value)
 		fail_msg("the metrics page lacks:%s", line);
 }
 
-static void metrics_page(void **state)
+static const char *page_get(void)
 {
 	static char page[1 << 20];
 	struct client c = {.fd = -1, .port = run.metrics_port};
@@ -137,18 +137,31 @@ static void metrics_page(void **state)
 	size_t n = 0;
 	ssize_t some;
 
-	(void)state;
 	assert_true(client_connect(&c));
 	assert_int_equal(send(c.fd, get, strlen(get), 0), strlen(get));
 	while (n < sizeof(page) - 1 && (some = recv(c.fd, page + n, sizeof(page) - 1 - n, 0)) > 0)
 		n += (size_t)some;
 	page[n] = 0;
 	close(c.fd);
+	return page;
+}
+
+static void page_has_all(const char *page)
+{
 	page_has(page, "furrow_rpc_io_total{io=\"read\"}", reads);
 	page_has(page, "furrow_rpc_io_total{io=\"write\"}", writes);
 	page_has(page, "furrow_rpc_io_bytes_total{io=\"read\"}", read_bytes);
 	page_has(page, "furrow_rpc_io_bytes_total{io=\"write\"}", written_bytes);
 	page_has(page, "furrow_rpc_io_seconds_count{io=\"read\"}", reads);
+	page_has(page, "furrow_rpc_io_seconds_bucket{io=\"read\",le=\"+Inf\"}", reads);
+}
+
+static void metrics_page(void **state)
+{
+	const char *page = page_get();
+
+	(void)state;
+	page_has_all(page);
 	page_has(page, "furrow_client_io_total{client=\"127.0.0.1\",io=\"read\"}", reads);
 	page_has(page, "furrow_client_io_bytes_total{client=\"127.0.0.1\",io=\"write\"}", written_bytes);
 	page_has(page, "furrow_client_repeats_total{client=\"127.0.0.1\"}", 1);
@@ -212,6 +225,28 @@ static void tables(void **state)
 	assert_int_equal(WEXITSTATUS(pclose(f)), 2);
 }
 
+/* Of hundreds of clients that came and went only the last ones are known; what the others did still counts in all. */
+static void forgotten(void **state)
+{
+	char from[32];
+	struct client other = {.fd = -1, .port = run.port, .from = from};
+	const char *page = page_get();
+
+	(void)state;
+	assert_true(strstr(page, "client=\"127.0.0.1\""));
+	close(client.fd);
+	client.fd = -1;
+	for (unsigned i = 0; i < 400; i++) {
+		snprintf(from, sizeof(from), "127.0.%u.%u", 1 + i / 200, 1 + i % 200);
+		assert_true(client_connect(&other));
+	}
+	close(other.fd);
+	for (unsigned i = 0; i < 200 && strstr(page = page_get(), "client=\"127.0.0.1\""); i++)
+		usleep(100000);
+	assert_null(strstr(page, "client=\"127.0.0.1\""));
+	page_has_all(page);
+}
+
 static int setup(void **state)
 {
 	CREATE3args args = {.how = {.mode = GUARDED}};
@@ -251,6 +286,7 @@ int main(void)
 		cmocka_unit_test(metrics_page),
 		cmocka_unit_test(rates),
 		cmocka_unit_test(tables),
+		cmocka_unit_test(forgotten),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
