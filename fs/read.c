@@ -618,13 +618,29 @@ static int read_run(struct fs *fs, struct read_call *c)
 	}
 }
 
+/* The blocks of [OFF, END) from the cache, each with a reference; how many, or 0 when one is not there. */
+static __attribute__((noinline)) unsigned blocks_now(
+	struct fs *fs, const struct inode *inode, uint64_t off, uint64_t end, struct slice *out)
+{
+	unsigned n = 0;
+
+	for (uint64_t b = off / BLOCK_BYTES; b * BLOCK_BYTES < end; b++, n++) {
+		if (record_find(fs->files, inode, b) || !data_map_find(fs, inode, b, &out[n])) {
+			slices_put(out, n);
+			return 0;
+		}
+		buf_ref(out[n].buf);
+	}
+	return n;
+}
+
 /* A few blocks that are in the cache, where the last reader of them left word (data_map.c). False: not so. */
 static bool read_now(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count,
 	struct slice *out, unsigned *n, bool *eof, struct fs_attr *attr)
 {
 	struct inode *inode = inode_cached(fs->files, id.ino);
-	uint64_t end, size, b = off / BLOCK_BYTES, skip = off % BLOCK_BYTES;
-	unsigned blocks = 0;
+	uint64_t end, size, skip = off % BLOCK_BYTES;
+	unsigned blocks;
 
 	if (!inode || inode->attr.gen != id.gen || inode->attr.nlink == 0 || inode->attr.type != FS_REG ||
 		(inode->data && inode->data->half) || attr_data_permission(&inode->attr, op, FS_MAY_READ) < 0)
@@ -633,32 +649,28 @@ static bool read_now(struct fs *fs, const struct fs_op *op, struct fs_id id, uin
 	if (off >= size || *count == 0 || *count > READ_NOW_BLOCKS * BLOCK_BYTES)
 		return false;
 	end = *count < size - off ? off + *count : size;
-	for (; b * BLOCK_BYTES < end; b++, blocks++)
-		if (record_find(fs->files, inode, b) || !data_map_find(fs, inode, b, &out[blocks]))
-			return false;
-	for (unsigned i = 0; i < blocks; i++)
-		buf_ref(out[i].buf);
+	blocks = blocks_now(fs, inode, off, end, out);
+	if (blocks == 0)
+		return false;
 	*eof = end == size;
 	*count = (uint32_t)(end - off);
 	*n = blocks;
 	out[0].off += (uint32_t)skip;
 	out[0].len -= (uint32_t)skip;
-	out[blocks - 1].len -= (uint32_t)(b * BLOCK_BYTES - end);
+	out[blocks - 1].len -= (uint32_t)(-end % BLOCK_BYTES);
 	fs->files->cache.hits += blocks;
 	read_touch(fs, inode);
 	attr_fill(&inode->attr, inode->ino, attr);
 	return true;
 }
 
-int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count, struct slice *out,
-	unsigned *n, bool *eof, struct fs_attr *attr)
+/* Everything else: a plan, and what it wants from the drives. Apart, since it needs far more of the stack. */
+static __attribute__((noinline)) int read_planned(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off,
+	uint32_t *count, struct slice *out, unsigned *n, bool *eof, struct fs_attr *attr)
 {
-	struct read_call *c;
+	struct read_call *c = call_new(fs, id, off, count);
 	int r;
 
-	if (reactor_self() == fs->home && id.snap == 0 && read_now(fs, op, id, off, count, out, n, eof, attr))
-		return 0;
-	c = call_new(fs, id, off, count);
 	*n = 0;
 	if (!c)
 		return -EAGAIN;
@@ -675,6 +687,14 @@ int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off
 		reactor_mail(fs->home, &c->end);
 	}
 	return files_error(r);
+}
+
+int fs_read(struct fs *fs, const struct fs_op *op, struct fs_id id, uint64_t off, uint32_t *count, struct slice *out,
+	unsigned *n, bool *eof, struct fs_attr *attr)
+{
+	if (reactor_self() == fs->home && id.snap == 0 && read_now(fs, op, id, off, count, out, n, eof, attr))
+		return 0;
+	return read_planned(fs, op, id, off, count, out, n, eof, attr);
 }
 
 /* ------------------------------------------------------------------------------------------------

@@ -88,19 +88,17 @@ nfsstat3 nfs3_enter(struct nfs3_call *call, struct rpc_request *req, const struc
 	call->exports = exports_get();
 	if (!call->exports)
 		return NFS3ERR_JUKEBOX; /* the server is stopping or has just begun */
-	struct fs_id id;
-	nfsstat3 status = nfs3_status(gate_handle(call->exports, fh->data.data, fh->data.len, &id, &call->export));
-	if (status)
-		return status;
+	int rc = gate_handle(call->exports, fh->data.data, fh->data.len, &call->id, &call->export);
+	if (rc)
+		return nfs3_status(rc);
 	if (gate_caller(req, call->export, &call->rule, &call->cred))
 		return NFS3ERR_ACCES;
-	call->id = id;
 	call->op = (struct fs_op){.cred = &call->cred, .owner_override = needs & NFS3_OWNER_OVERRIDE};
 	call->fs = call->export->fs;
 	if ((needs & NFS3_WRITES) && !call->rule->write)
 		return NFS3ERR_ROFS;
 	/* an NFSv4 client that keeps what it writes to itself gives it back first; changes ask for more (see below) */
-	if (!(needs & NFS3_WRITES) && nfs4_deleg_break_read(call->fs, id, NULL))
+	if (!(needs & NFS3_WRITES) && nfs4_deleg_break_read(call->fs, call->id, NULL))
 		return NFS3ERR_JUKEBOX;
 
 	if (req->procedure->flags & RPC_PROC_CACHED) {

@@ -20,20 +20,17 @@ static nfsstat3 io_status(int rc)
 	return rc == -EISDIR ? NFS3ERR_INVAL : nfs3_status(rc);
 }
 
-static int read_or_execute(struct nfs3_call *call, uint64_t off, uint32_t *count, struct slice *v, unsigned *n,
-	bool *eof, struct fs_attr *attr)
+/* The caller may not read, but whoever may execute may. */
+static __attribute__((noinline)) int read_to_execute(struct nfs3_call *call, uint64_t off, uint32_t *count,
+	struct slice *v, unsigned *n, bool *eof, struct fs_attr *attr)
 {
-	uint32_t wanted = *count, allowed = 0;
-	unsigned room = *n;
-	int rc = fs_read(call->fs, &call->op, call->id, off, count, v, n, eof, attr);
+	uint32_t allowed = 0;
 
-	if (rc != -EACCES || fs_access(call->fs, &call->op, call->id, FS_MAY_EXEC, &allowed, attr) ||
-		!(allowed & FS_MAY_EXEC) || attr->type != FS_REG)
-		return rc;
+	if (fs_access(call->fs, &call->op, call->id, FS_MAY_EXEC, &allowed, attr) || !(allowed & FS_MAY_EXEC) ||
+		attr->type != FS_REG)
+		return -EACCES;
 	struct fs_cred root = {.uid = 0};
 	struct fs_op op = {.cred = &root};
-	*count = wanted;
-	*n = room;
 	return fs_read(call->fs, &op, call->id, off, count, v, n, eof, attr);
 }
 
@@ -62,8 +59,15 @@ int nfs3_read(struct rpc_request *req)
 
 	attr.type = 0;
 	nfsstat3 status = nfs3_enter(&call, req, &args.file, NFS3_OWNER_OVERRIDE);
-	if (!status)
-		status = io_status(read_or_execute(&call, off, &count, v, &n, &eof, &attr));
+	if (!status) {
+		uint32_t wanted = count;
+		int rc = fs_read(call.fs, &call.op, call.id, off, &count, v, &n, &eof, &attr);
+		if (rc == -EACCES) {
+			count = wanted;
+			rc = read_to_execute(&call, off, &count, v, &n, &eof, &attr);
+		}
+		status = io_status(rc);
+	}
 	nfs3_fill_attr(&call, call.id, &attr);
 	bool ok = xdr_put_u32(out, status) && nfs3_put_post_attr(out, call.fs ? call.export->fsid : 0, &attr);
 	if (!status) {
