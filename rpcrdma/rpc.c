@@ -286,22 +286,30 @@ void rpc_waiting_run(struct rpc_shard *shard)
 	shard->waiting_runs = false;
 }
 
-/* Changes what the reply's payload counts for, and lets others in. */
-static void payload_charge(struct rpc_run *run, int64_t change)
+/* The reply's payload counts for MORE bytes. */
+static inline void payload_charge(struct rpc_run *run, uint64_t more)
 {
 	struct rpc_connection *conn = run->call->conn;
 	struct rpc_shard *shard = conn->shard;
 
-	run->reserved += (uint64_t)change;
-	conn->payload += (uint64_t)change;
-	shard->payload += (uint64_t)change;
-	shard->used += (uint64_t)change;
-	if (change < 0) { /* one of each; it wakes the next when there is room for that one, too */
-		if (!list_empty(&conn->payload_queue.waiters))
-			wait_queue_wake_one(&conn->payload_queue);
-		if (!list_empty(&shard->payload_queue.waiters))
-			wait_queue_wake_one(&shard->payload_queue);
-	}
+	run->reserved += more;
+	conn->payload += more;
+	shard->payload += more;
+	shard->used += more;
+}
+
+/* For LESS bytes, which lets others in. */
+static inline void payload_release(struct rpc_run *run, uint64_t less)
+{
+	struct rpc_connection *conn = run->call->conn;
+	struct rpc_shard *shard = conn->shard;
+
+	payload_charge(run, -less);
+	/* one of each; it wakes the next when there is room for that one, too */
+	if (!list_empty(&conn->payload_queue.waiters))
+		wait_queue_wake_one(&conn->payload_queue);
+	if (!list_empty(&shard->payload_queue.waiters))
+		wait_queue_wake_one(&shard->payload_queue);
 }
 
 /* What was attached to a reply goes back: it was sent, or another reply is sent instead. */
@@ -329,7 +337,7 @@ void rpc_call_free(struct rpc_call *call)
 			payloads_drop(run);
 		shard->used -= run->charged;
 		if (run->reserved)
-			payload_charge(run, -(int64_t)run->reserved);
+			payload_release(run, run->reserved);
 		shard->running--;
 		if (run->head_buf)
 			buf_put(run->head_buf);
@@ -392,18 +400,21 @@ static bool reply_room(struct rpc_run *run, uint32_t len)
 static bool reply_accepted(struct rpc_run *run, uint32_t stat)
 {
 	struct xdr_out *out = &run->req.out;
-	const uint32_t header[] = {
-		htobe32(run->req.xid), htobe32(REPLY), htobe32(MSG_ACCEPTED), htobe32(AUTH_NONE), 0, htobe32(stat)};
-	_Static_assert(sizeof(header) == RPC_REPLY_HEADER, "all of it");
 
 	if (run->reply.payloads)
 		payloads_drop(run);
 	out->payloads = 0;
 	out->p = out->base;
-	if (!xdr_out_room(out, sizeof(header)))
+	if (!xdr_out_room(out, RPC_REPLY_HEADER))
 		return false;
-	memcpy(out->p, header, sizeof(header));
-	out->p += sizeof(header);
+	uint32_t *header = (uint32_t *)(void *)out->p;
+	header[0] = htobe32(run->req.xid);
+	header[1] = htobe32(REPLY);
+	header[2] = htobe32(MSG_ACCEPTED);
+	header[3] = htobe32(AUTH_NONE); /* the verifier, which is empty */
+	header[4] = 0;
+	header[5] = htobe32(stat);
+	out->p += RPC_REPLY_HEADER;
 	return true;
 }
 
@@ -415,16 +426,17 @@ static void reply_send(struct rpc_run *run, bool fits)
 	struct rpc_reply *reply = &run->reply;
 
 	if (run->reserved > run->attached) /* a short read needs less */
-		payload_charge(run, (int64_t)run->attached - (int64_t)run->reserved);
+		payload_release(run, run->reserved - run->attached);
 	reply->too_long = !fits;
 	reply->head = out->base;
 	reply->len = fits ? (uint32_t)(out->p - out->base) : 0;
 	if (run->metrics) {
 		uint64_t ns = now_ns() - run->req.started;
 		histogram_record(&run->metrics->latency, ns);
-		for (unsigned i = 0; i < RPC_IOS; i++)
-			if (run->io[i].count)
-				rpc_io_record(conn, i, run->io[i].count, run->io[i].bytes, ns);
+		if (run->io[RPC_IO_READ].count)
+			rpc_io_record(conn, RPC_IO_READ, run->io[RPC_IO_READ].count, run->io[RPC_IO_READ].bytes, ns);
+		if (run->io[RPC_IO_WRITE].count)
+			rpc_io_record(conn, RPC_IO_WRITE, run->io[RPC_IO_WRITE].count, run->io[RPC_IO_WRITE].bytes, ns);
 		rpc_slow_count(conn, ns);
 	}
 	counter_add(&run->server->replies, 1);
@@ -532,7 +544,7 @@ static const struct rpc_program *program_find(
 }
 
 /* Of the arguments' first bytes and of how many there are. */
-static uint32_t args_checksum(const struct rpc_request *req)
+static __attribute__((noinline)) uint32_t args_checksum(const struct rpc_request *req)
 {
 	uint8_t copy[CHECKSUM_BYTES];
 	uint32_t left = (uint32_t)xdr_in_left(&req->in), some = left < CHECKSUM_BYTES ? left : CHECKSUM_BYTES;
@@ -636,7 +648,7 @@ static void run_procedure(struct rpc_run *run, uint32_t procedure)
 }
 
 /* A message that has no answer. */
-static void run_refuse(struct rpc_run *run, const char *why)
+static __attribute__((noinline)) void run_refuse(struct rpc_run *run, const char *why)
 {
 	struct rpc_connection *conn = run->call->conn;
 	rpc_bad_call(run->server);
@@ -685,7 +697,7 @@ static bool header_plain(struct rpc_request *req, struct call_header *h)
 }
 
 /* Any header, field by field. False: it was answered as it deserves. */
-static bool header_read(struct rpc_run *run, struct call_header *h)
+static __attribute__((noinline)) bool header_read(struct rpc_run *run, struct call_header *h)
 {
 	struct rpc_request *req = &run->req;
 	struct xdr_in *in = &req->in;
@@ -794,26 +806,6 @@ static void run_fiber(void *arg)
  * For procedures
  */
 
-const struct sockaddr_storage *rpc_peer(const struct rpc_request *req)
-{
-	return &req->connection->peer;
-}
-
-const struct in6_addr *rpc_peer_address(const struct rpc_request *req)
-{
-	return &req->connection->peer_address;
-}
-
-const struct sockaddr_storage *rpc_local(const struct rpc_request *req)
-{
-	return &req->connection->local;
-}
-
-void rpc_peer_text(const struct rpc_request *req, char *text, size_t room)
-{
-	snprintf(text, room, "%s", req->connection->peer_text);
-}
-
 void rpc_io_count(struct rpc_request *req, enum rpc_io io, uint32_t bytes)
 {
 	struct rpc_run *run = run_of(req);
@@ -855,64 +847,82 @@ int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload
 	return done == payload->len ? 0 : -EIO;
 }
 
-int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes)
+/* Where BYTES more of payload have to wait; NULL: there is room. */
+static inline struct wait_queue *payload_wait(struct rpc_connection *conn, uint32_t bytes)
 {
-	struct rpc_run *run = run_of(req);
-	struct rpc_connection *conn = req->connection;
 	struct rpc_shard *shard = conn->shard;
-	bool waited = false;
+	uint64_t left = shard->limit > shard->used ? shard->limit - shard->used : 0;
+	uint64_t most = left / SHARE_PAYLOAD < PAYLOAD_MOST ? left / SHARE_PAYLOAD : PAYLOAD_MOST;
 
-	for (;;) {
-		uint64_t left = shard->limit > shard->used ? shard->limit - shard->used : 0;
-		uint64_t most = left / SHARE_PAYLOAD < PAYLOAD_MOST ? left / SHARE_PAYLOAD : PAYLOAD_MOST;
+	if (conn->payload && conn->payload + bytes > most)
+		return &conn->payload_queue;
+	return shard->payload && shard->used + bytes > shard->limit ? &shard->payload_queue : NULL;
+}
+
+static __attribute__((noinline)) int payload_reserve_later(struct rpc_run *run, uint32_t bytes)
+{
+	struct rpc_connection *conn = run->req.connection;
+	struct wait_queue *queue;
+
+	while ((queue = payload_wait(conn, bytes))) {
+		wait_queue_wait(queue, now_ns() + PAYLOAD_LOOK); /* a look now and then: the connection may close */
 		if (conn->closing)
 			return -EIO;
-		struct wait_queue *queue = NULL;
-		if (conn->payload && conn->payload + bytes > most)
-			queue = &conn->payload_queue;
-		else if (shard->payload && shard->used + bytes > shard->limit)
-			queue = &shard->payload_queue;
-		if (!queue)
-			break;
-		waited = true;
-		wait_queue_wait(queue, now_ns() + PAYLOAD_LOOK); /* a look now and then: the connection may close */
 	}
 	payload_charge(run, bytes);
-	if (waited) {
-		wait_queue_wake_one(&conn->payload_queue);
-		wait_queue_wake_one(&shard->payload_queue);
-	}
+	wait_queue_wake_one(&conn->payload_queue);
+	wait_queue_wake_one(&conn->shard->payload_queue);
 	return 0;
+}
+
+int rpc_payload_reserve(struct rpc_request *req, uint32_t bytes)
+{
+	struct rpc_connection *conn = req->connection;
+
+	if (conn->closing)
+		return -EIO;
+	if (payload_wait(conn, bytes))
+		return payload_reserve_later(run_of(req), bytes);
+	payload_charge(run_of(req), bytes);
+	return 0;
+}
+
+static __attribute__((noinline)) int payload_refuse(struct rpc_run *run, const struct slice *v, unsigned n, int error)
+{
+	run->payload_failed = true;
+	slices_put(v, n);
+	return error;
 }
 
 int rpc_payload_attach(struct rpc_request *req, const struct slice *v, unsigned n)
 {
 	struct rpc_run *run = run_of(req);
 	uint32_t i = run->reply.payloads;
-	uint64_t bytes = slices_bytes(v, n);
+	uint64_t bytes = 0;
 
-	if (i >= req->out.payloads || bytes != req->out.payload[i].len) {
-		run->payload_failed = true;
-		slices_put(v, n);
-		return -EINVAL;
-	}
+	if (i >= req->out.payloads)
+		return payload_refuse(run, v, n, -EINVAL);
 	struct slice *copy = n <= 64 ? xdr_pool_take(&req->pool, n * sizeof(*v)) : NULL;
 	run->slices[i] = NULL;
-	if (!copy) {
-		copy = run->slices[i] = malloc((n + 1) * sizeof(*v));
-		if (!copy) {
-			run->payload_failed = true;
-			slices_put(v, n);
-			return -ENOMEM;
-		}
-	}
-	for (unsigned k = 0; k < n; k++)
+	if (!copy && !(copy = run->slices[i] = malloc((n + 1) * sizeof(*v))))
+		return payload_refuse(run, v, n, -ENOMEM);
+	for (unsigned k = 0; k < n; k++) {
 		copy[k] = v[k];
-	run->reply.payload[i] = (struct rpc_reply_payload){req->out.payload[i].pos, (uint32_t)bytes, copy, n};
+		bytes += v[k].len;
+	}
+	if (bytes != req->out.payload[i].len) {
+		free(run->slices[i]);
+		return payload_refuse(run, v, n, -EINVAL);
+	}
+	struct rpc_reply_payload *payload = &run->reply.payload[i];
+	payload->pos = req->out.payload[i].pos;
+	payload->len = (uint32_t)bytes;
+	payload->v = copy;
+	payload->n = n;
 	run->reply.payloads++;
 	run->attached += bytes;
 	if (run->attached > run->reserved)
-		payload_charge(run, (int64_t)(run->attached - run->reserved));
+		payload_charge(run, run->attached - run->reserved);
 	return 0;
 }
 

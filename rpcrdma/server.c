@@ -226,6 +226,26 @@ void rpc_connections_foreach(
 	}
 }
 
+const struct sockaddr_storage *rpc_peer(const struct rpc_request *req)
+{
+	return &req->connection->peer;
+}
+
+const struct in6_addr *rpc_peer_address(const struct rpc_request *req)
+{
+	return &req->connection->peer_address;
+}
+
+const struct sockaddr_storage *rpc_local(const struct rpc_request *req)
+{
+	return &req->connection->local;
+}
+
+void rpc_peer_text(const struct rpc_request *req, char *text, size_t room)
+{
+	snprintf(text, room, "%s", req->connection->peer_text);
+}
+
 void rpc_status(struct rpc_server *server, struct rpc_status *status)
 {
 	*status = (struct rpc_status){.requests = counter_read(&server->requests),
