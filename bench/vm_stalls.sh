@@ -41,7 +41,7 @@ run() { # NAME SECONDS: latencies of reads and writes together, and what went on
 }
 fill f "$size"
 free=$(df --output=avail -BM /mnt/r | tail -1)
-fill ballast $((${free%M} - 8))M
+fill ballast $((${free%M} - 24))M # room for what snapshots keep for a moment
 run stalls.without "$seconds"
 # fewer stripes are free with each second, until the cleaner comes
 read -r c0 f0 < <(work)
@@ -52,16 +52,18 @@ for ((i = 0; i < 20; i++)); do
 	((f1 == f0)) || break
 done
 (
-	for ((i = 0; ; i++)); do
-		furrow snapshot create a0/data "s$i" >/dev/null
+	trap 'echo $n >/tmp/snapshots; exit 0' TERM
+	for ((n = 0; ; )); do
+		furrow snapshot create a0/data "s$n" >/dev/null 2>&1 || continue
 		sleep 0.5
-		furrow snapshot delete a0/data "s$i" --yes >/dev/null
-		sleep 0.2
+		furrow snapshot delete a0/data "s$n" --yes >/dev/null
+		n=$((n + 1))
 	done
 ) &
 snapshots=$!
 run stalls.with $((seconds * 2))
 kill $snapshots
 wait $snapshots || true
+echo "figure stalls.with.snapshots $(cat /tmp/snapshots) snapshots 0 0"
 umount /mnt/r
 server_stop
