@@ -28,6 +28,23 @@ refuse() {
 	elif ! grep -Eq "$pattern" /tmp/check.out; then not_ok "$name (no line matches '$pattern')" && sed 's/^/#   /' /tmp/check.out | tail -5
 	else ok "$name"; fi
 }
+equal() { [ "$2" = "$3" ] && ok "$1" || not_ok "$1: $2, not $3"; }
+# results NAME COMMAND...: what it prints are results, "ok WHAT" or what is wrong
+results() {
+	local name=$1 line count=0
+	shift
+	while read -r line; do
+		count=$((count + 1))
+		case $line in "ok "*) ok "$name: ${line#ok }" ;; *) not_ok "$name: $line" ;; esac
+	done < <("$@" 2>&1)
+	[ $count -gt 0 ] || not_ok "$name: it shows nothing ($*)"
+}
+# eventually SECONDS COMMAND...: it succeeds within that time
+eventually() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.5; done
+}
 finish() {
 	server_stop
 	echo "1..$shown"
@@ -99,9 +116,11 @@ mount_tcp() { # DIR [OPTIONS]
 	mkdir -p "$1"
 	mount -t nfs -o "vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock${2:+,$2}" $address:/data "$1"
 }
-# The other guest of a pair (tests/run), which shares no more with this one than a network and the directory of requests.
+# The other guest of a pair (tests/run), which shares no more with this one than a network and the directory of requests. What
+# is run by `guest 3` is about the third one: guest 3 peer LINE.
 # peer LINE OF SHELL: runs it there and waits for its end; its output and exit status are the command's
-peer_dir=$build/vm-peer
+peer_dir=$build/vm-peer0
+guest() { local peer_dir=$build/vm-peer$(($1 - 2)) && shift && "$@"; }
 peer() {
 	local request=$peer_dir/$(date +%s%N)$RANDOM rc
 	echo "$*" >"$request.new" && mv "$request.new" "$request.do"
@@ -111,6 +130,30 @@ peer() {
 	rm -f "$request".*
 	return "$rc"
 }
+on() { # GUEST LINE OF SHELL: on whichever of them; 1 is this one
+	if [ "$1" = 1 ]; then bash -c "$2"; else guest "$1" peer "$2"; fi
+}
+# on_all LINE: runs it (MOUNT in it is the mount) in all $places (GUEST:MOUNT) at once; all must succeed
+on_all() {
+	local place pids=() p rc=0 out
+	out=$(mktemp -d)
+	for place in $places; do
+		on "${place%%:*}" "${1//MOUNT/${place#*:}}" >"$out/${#pids[@]}" 2>&1 &
+		pids+=($!)
+	done
+	for p in "${pids[@]}"; do wait "$p" || rc=1; done
+	cat "$out"/*
+	return $rc
+}
+# What one process of a client does (nfs4_hand.py in /tmp of all guests).
+hand="python3 /tmp/nfs4_hand.py"
+denied() { # FILE [GUEST]: somebody else has it locked
+	! on "${2:-1}" "$hand take $1 0" >/tmp/denied 2>&1 && grep -q "no lock within" /tmp/denied
+}
+hold_there() { # MOUNT FILE [dirty]: the other guest locks it, writes, and keeps the lock
+	peer "rm -f /tmp/$2.log*; nohup $hand hold /mnt/$1/$2 BBBB /tmp/$2.log ${3:-} >/tmp/$2.err 2>&1 & until grep -qs locked /tmp/$2.log; do sleep 0.1; done"
+}
+held_writes() { peer ": >/tmp/$1.log; touch /tmp/$1.log.go; for i in \$(seq 600); do [ -s /tmp/$1.log ] && break; sleep 0.2; done; cat /tmp/$1.log"; } # FILE
 peer_wait() { # until it has booted
 	local i
 	for ((i = 0; i < 1200; i++)); do [ -e "$peer_dir/ready" ] && return 0; sleep 0.5; done
@@ -121,6 +164,19 @@ peer_crash() { # it is gone without a word; --again: and boots, see peer_wait
 	[ "${1:-}" = --again ] && : >"$peer_dir/again"
 	echo "echo b >/proc/sysrq-trigger" >"$peer_dir/new" && mv "$peer_dir/new" "$peer_dir/0.do"
 	while [ -e "$peer_dir/0.do" ]; do sleep 0.1; done
+}
+# Byte ranges locked by two machines (lock_checks.py in /tmp of both): lock_server is the other guest, which takes what it is to do
+# with FILE from ADDRESS:PORT of its own; lock_client is the line of shell that tells it, for whichever machine.
+lock_server() { # ADDRESS:PORT FILE
+	peer "nohup python3 -c \"
+import socket, subprocess
+s = socket.create_server(('${1%:*}', ${1#*:}))
+c = s.accept()[0]
+subprocess.run(['python3', '/tmp/lock_checks.py', '--serve', '$2'], stdin=c, stdout=c)\" >/dev/null 2>&1 &
+	until grep -q \"$(printf ':%04X 00000000:0000 0A' "${1#*:}")\" /proc/net/tcp; do sleep 0.1; done"
+}
+lock_client() { # ADDRESS:PORT FILE
+	echo "python3 /tmp/lock_checks.py $2 bash -c 'exec 3<>/dev/tcp/${1%:*}/${1#*:}; cat <&3 & cat >&3; kill \$!'"
 }
 metric() { # NAME: its value on the page of metrics
 	/usr/bin/python3 -c 'import sys, urllib.request

@@ -8,7 +8,6 @@
 . tests/vm/lib.sh
 address=10.98.0.1
 lease=${FURROW_LEASE:-90} cut=${FURROW_CUT:-30} rounds=${FURROW_ROUNDS:-50} kills=${FURROW_KILLS:-8} only=${FURROW_ONLY:-locks,delegations,kill,crash,cut}
-hand="python3 /tmp/nfs4_hand.py"
 cp tests/vm/nfs4_hand.py tests/vm/lock_checks.py /tmp
 modprobe nfsv4 && modprobe rpcrdma
 config_write
@@ -32,16 +31,6 @@ ops() {
 	local line="awk '/^device/ {on = \$5 == \"/mnt/$1\"} on && \$1 == \"$2:\" {print \$2}' /proc/self/mountstats"
 	if [ "${3:-}" = peer ]; then peer "$line"; else bash -c "$line"; fi
 }
-# eventually SECONDS COMMAND...: it succeeds within that time
-eventually() {
-	local end=$((SECONDS + $1))
-	shift
-	until "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.5; done
-}
-equal() { [ "$2" = "$3" ] && ok "$1" || not_ok "$1: $2, not $3"; }
-denied() { # FILE: somebody else has it locked
-	! $hand take "$1" 0 >/tmp/denied 2>&1 && grep -q "no lock within" /tmp/denied
-}
 here a42 4.2 tcp
 here a41 4.1 rdma
 peer_mounts
@@ -49,22 +38,7 @@ equal "the lease is $lease s" "$(grep -o 'lease_time=[0-9]*' /proc/self/mountsta
 equal "they are four clients" "$(state "len({c['name'] for c in s['clients']})")" 4
 
 # --- locks ---
-# on_all NAME LINE...: runs each line of shell (MOUNT in it is the mount) on all four mounts at once; all must succeed
-on_all() {
-	local m pids=() p rc=0 out
-	out=$(mktemp -d)
-	for m in a42 a41; do
-		bash -c "${1//MOUNT/\/mnt\/$m}" >"$out/$m" 2>&1 &
-		pids+=($!)
-	done
-	for m in b42 b41; do
-		peer "${1//MOUNT/\/mnt\/$m}" >"$out/$m" 2>&1 &
-		pids+=($!)
-	done
-	for p in "${pids[@]}"; do wait "$p" || rc=1; done
-	cat "$out"/*
-	return $rc
-}
+places="1:/mnt/a42 1:/mnt/a41 2:/mnt/b42 2:/mnt/b41"
 count() { # KIND
 	echo 0 >/mnt/a42/$1
 	check "$1 contended by four clients on two machines, $rounds rounds each" on_all "$hand count $1 MOUNT/$1 $rounds"
@@ -74,20 +48,11 @@ part_locks() {
 	say "locks"
 	count fcntl
 	count flock
-	local m line
+	local m
 	for m in 42 41; do
 		touch /mnt/a$m/checks
-		peer "nohup python3 -c \"
-import socket, subprocess
-s = socket.create_server(('10.98.0.2', 70$m))
-c = s.accept()[0]
-subprocess.run(['python3', '/tmp/lock_checks.py', '--serve', '/mnt/b$m/checks'], stdin=c, stdout=c)\" >/dev/null 2>&1 &"
-		eventually 20 bash -c "exec 3<>/dev/tcp/10.98.0.2/7000" 2>/dev/null
-		python3 /tmp/lock_checks.py /mnt/a$m/checks bash -c "exec 3<>/dev/tcp/10.98.0.2/70$m; cat <&3 & cat >&3; kill \$!" >/tmp/checks
-		while read -r line; do
-			case $line in "ok "*) ok "4.${m#4}: ${line#ok }" ;; *) not_ok "4.${m#4}: $line" ;; esac
-		done </tmp/checks
-		[ -s /tmp/checks ] || not_ok "4.${m#4}: byte ranges between two machines"
+		lock_server 10.98.0.2:70$m /mnt/b$m/checks
+		results "4.${m#4}" bash -c "$(lock_client 10.98.0.2:70$m /mnt/a$m/checks)"
 	done
 }
 
@@ -192,10 +157,6 @@ no_complaint() {
 }
 
 # --- a client is killed ---
-hold_there() { # MOUNT FILE [dirty]
-	peer "rm -f /tmp/$2.log*; nohup $hand hold /mnt/$1/$2 BBBB /tmp/$2.log ${3:-} >/tmp/$2.err 2>&1 & until grep -qs locked /tmp/$2.log; do sleep 0.1; done"
-}
-held_writes() { peer ": >/tmp/$1.log; touch /tmp/$1.log.go; for i in \$(seq 600); do [ -s /tmp/$1.log ] && break; sleep 0.2; done; cat /tmp/$1.log"; } # FILE
 part_crash() {
 	say "killing a client"
 	hold_there b42 crash42

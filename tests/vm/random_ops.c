@@ -6,7 +6,13 @@
  * mount (close-to-open). Contents are compared byte by byte. Only DIR's own files are touched.
  *
  *   random_ops [--ops N] [--seed S] [--files N] DIR [DIR-ON-ANOTHER-MOUNT]
+ *   random_ops ... --wait PORT DIR            and on another machine
+ *   random_ops ... --other ADDRESS:PORT DIR   with the same numbers
+ *
+ * The second form has its two mounts on two machines: both walk through the same steps, and each does those of its own
+ * mount and waits for the end of the other's.
  */
+#include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,7 +38,9 @@ struct model {
 
 static struct model files[FILES_MAX];
 static unsigned file_count = 24, dir_count;
-static const char *dirs[2];
+static const char *dirs[2] = {"", ""}; /* "": on the other machine */
+static int other = -1;
+static bool mine; /* this step is done here */
 static uint64_t random_state, step;
 static uint8_t buffer[SIZE_MAX_MODEL];
 
@@ -75,6 +84,8 @@ static void verify_range(unsigned file, int fd, const char *path, uint32_t off, 
 	struct model *m = &files[file];
 	uint32_t want = off >= m->size ? 0 : (m->size - off < len ? m->size - off : len), got = 0;
 
+	if (!mine)
+		return;
 	while (got < len) {
 		ssize_t n = pread(fd, buffer + got, len - got, (off_t)off + got);
 		if (n < 0)
@@ -96,8 +107,10 @@ static void verify_all(unsigned file, unsigned dir)
 {
 	const char *path = path_of(file, dir);
 	struct stat st;
-	int fd = open(path, O_RDONLY);
 
+	if (!mine)
+		return;
+	int fd = open(path, O_RDONLY);
 	if (!files[file].exists) {
 		if (fd >= 0 || errno != ENOENT)
 			fail("a removed file is there", file, path);
@@ -119,25 +132,24 @@ static void op_write(unsigned file, unsigned dir)
 	bool append = below(4) == 0;
 	uint32_t off = append ? m->size : random_length(SIZE_MAX_MODEL - 1);
 	uint32_t len = 1 + random_length(SIZE_MAX_MODEL - off - (off == SIZE_MAX_MODEL ? 0 : 1)), done = 0;
-	int fd;
+	int fd = -1;
 
 	if (off >= SIZE_MAX_MODEL)
 		return;
-	fd = open(path, O_WRONLY | O_CREAT | (below(5) ? 0 : O_SYNC), 0644);
-	if (fd < 0)
+	int flags = O_WRONLY | O_CREAT | (below(5) ? 0 : O_SYNC);
+	if (mine && (fd = open(path, flags, 0644)) < 0)
 		fail("open for writing", file, path);
 	for (uint32_t i = 0; i < len; i++)
 		m->data[off + i] = (uint8_t)(random_state >> (i & 7)) ^ (uint8_t)i ^ (uint8_t)step;
 	while (done < len) { /* in pieces, so that one open carries several writes */
 		uint32_t piece = below(3) ? len - done : 1 + below(len - done);
-		ssize_t n = pwrite(fd, m->data + off + done, piece, (off_t)off + done);
-		if (n <= 0)
+		if (mine && pwrite(fd, m->data + off + done, piece, (off_t)off + done) != (ssize_t)piece)
 			fail("write", file, path);
-		done += (uint32_t)n;
+		done += piece;
 	}
-	if (below(6) == 0 && fsync(fd))
+	if (below(6) == 0 && mine && fsync(fd))
 		fail("fsync", file, path);
-	if (close(fd))
+	if (mine && close(fd))
 		fail("close", file, path);
 	m->exists = true;
 	if (off + len > m->size)
@@ -154,7 +166,7 @@ static void op_truncate(unsigned file, unsigned dir)
 
 	if (!m->exists)
 		return;
-	if (truncate(path, size) || (punch && truncate(path, again)))
+	if (mine && (truncate(path, size) || (punch && truncate(path, again))))
 		fail("truncate", file, path);
 	if (size < m->size)
 		memset(m->data + size, 0, m->size - size);
@@ -168,7 +180,7 @@ static void op_rename(unsigned file, unsigned dir)
 
 	if (!files[file].exists || to == file)
 		return;
-	if (rename(path_of(file, dir), path_of(to, dir)))
+	if (mine && rename(path_of(file, dir), path_of(to, dir)))
 		fail("rename", file, path_of(to, dir));
 	memset(files[to].data, 0, SIZE_MAX_MODEL);
 	files[to].exists = false;
@@ -181,7 +193,7 @@ static void op_rename(unsigned file, unsigned dir)
 static void op_remove(unsigned file, unsigned dir)
 {
 	struct model *m = &files[file];
-	if (unlink(path_of(file, dir)) && (m->exists || errno != ENOENT))
+	if (mine && unlink(path_of(file, dir)) && (m->exists || errno != ENOENT))
 		fail("unlink", file, path_of(file, dir));
 	memset(m->data, 0, SIZE_MAX_MODEL);
 	m->exists = false;
@@ -191,27 +203,96 @@ static void op_remove(unsigned file, unsigned dir)
 static void op_read(unsigned file, unsigned dir)
 {
 	const char *path = path_of(file, dir);
-	int fd;
+	int fd = -1;
 
 	if (!files[file].exists) {
 		verify_all(file, dir);
 		return;
 	}
-	fd = open(path, O_RDONLY);
-	if (fd < 0)
+	if (mine && (fd = open(path, O_RDONLY)) < 0)
 		fail("open for reading", file, path);
 	for (unsigned i = 0; i < 3; i++) {
 		uint32_t off = random_length(SIZE_MAX_MODEL);
 		verify_range(file, fd, path, off, random_length(SIZE_MAX_MODEL - off));
 	}
-	close(fd);
+	if (mine)
+		close(fd);
+}
+
+/* ADDRESS:PORT, or the PORT at which the other machine will come. */
+static int other_connect(const char *name, bool wait)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET};
+	char address[64] = "0.0.0.0";
+	unsigned port = 0;
+	int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+
+	if ((wait ? sscanf(name, "%u", &port) != 1 : sscanf(name, "%63[^:]:%u", address, &port) != 2) ||
+		inet_pton(AF_INET, address, &a.sin_addr) != 1)
+		errx(2, "%s is no address and port", name);
+	a.sin_port = htons((uint16_t)port);
+	if (wait) {
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+		if (bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1))
+			err(1, "%s", name);
+		return accept(fd, NULL, NULL);
+	}
+	for (unsigned i = 0; connect(fd, (struct sockaddr *)&a, sizeof(a)); i++) {
+		if (i == 600)
+			err(1, "%s", name);
+		usleep(100000);
+		close(fd);
+		fd = socket(AF_INET, SOCK_STREAM, 0);
+	}
+	return fd;
+}
+
+/* Tells the other machine that a step of ours is done, or waits for one of its. */
+static void step_end(void)
+{
+	char word = 't';
+	ssize_t n = other < 0 ? 1 : mine ? send(other, &word, 1, MSG_NOSIGNAL) : recv(other, &word, 1, 0);
+
+	if (n != 1)
+		errx(1, "step %" PRIu64 ": the other machine has ended", step);
+}
+
+static void step_do(void)
+{
+	unsigned file = below(file_count), dir = below(dir_count), what = below(100);
+
+	mine = dirs[dir][0];
+	if (what < 40)
+		op_write(file, dir);
+	else if (what < 70)
+		op_read(file, dir);
+	else if (what < 82)
+		op_truncate(file, dir);
+	else if (what < 92)
+		op_rename(file, dir);
+	else if (what < 96)
+		op_remove(file, dir);
+	else
+		verify_all(file, dir);
+	step_end();
+}
+
+static void verify_everything(void)
+{
+	for (unsigned i = 0; i < file_count; i++)
+		for (unsigned d = 0; d < dir_count; d++) {
+			mine = dirs[d][0];
+			verify_all(i, d);
+		}
 }
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"ops", 1, NULL, 'o'}, {"seed", 1, NULL, 's'}, {"files", 1, NULL, 'f'}, {0}};
+	static const struct option options[] = {{"ops", 1, NULL, 'o'}, {"seed", 1, NULL, 's'}, {"files", 1, NULL, 'f'},
+		{"wait", 1, NULL, 'w'}, {"other", 1, NULL, 'p'}, {0}};
 	uint64_t ops = 20000, seed = 1;
+	const char *peer = NULL;
+	bool wait = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -225,14 +306,25 @@ int main(int argc, char **argv)
 		case 'f':
 			file_count = (unsigned)atoi(optarg);
 			break;
+		case 'w':
+		case 'p':
+			peer = optarg;
+			wait = c == 'w';
+			break;
 		default:
 			return 2;
 		}
 	}
+	if (peer && !wait)
+		dirs[dir_count++] = "";
 	for (; optind < argc && dir_count < 2; optind++)
 		dirs[dir_count++] = argv[optind];
 	if (!dir_count || file_count < 2 || file_count > FILES_MAX)
 		errx(2, "usage: random_ops [--ops N] [--seed S] [--files N] DIR [DIR]");
+	if (peer)
+		dir_count = 2;
+	if (peer && (other = other_connect(peer, wait)) < 0)
+		err(1, "%s", peer);
 	random_state = seed;
 	for (unsigned i = 0; i < file_count; i++) {
 		files[i].data = calloc(1, SIZE_MAX_MODEL);
@@ -240,25 +332,11 @@ int main(int argc, char **argv)
 			err(1, "calloc");
 	}
 	for (step = 1; step <= ops; step++) {
-		unsigned file = below(file_count), dir = below(dir_count), what = below(100);
-		if (what < 40)
-			op_write(file, dir);
-		else if (what < 70)
-			op_read(file, dir);
-		else if (what < 82)
-			op_truncate(file, dir);
-		else if (what < 92)
-			op_rename(file, dir);
-		else if (what < 96)
-			op_remove(file, dir);
-		else
-			verify_all(file, dir);
+		step_do();
 		if (step % 1000 == 0)
 			printf("# %" PRIu64 " of %" PRIu64 " steps\n", step, ops), fflush(stdout);
 	}
-	for (unsigned i = 0; i < file_count; i++)
-		for (unsigned d = 0; d < dir_count; d++)
-			verify_all(i, d);
+	verify_everything();
 	printf("%" PRIu64 " operations, seed %" PRIu64 ": no difference\n", ops, seed);
 	return 0;
 }
