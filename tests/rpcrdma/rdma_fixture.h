@@ -81,6 +81,28 @@ static int fetch_and_sum(struct rpc_request *req, const struct xdr_payload *payl
 	return xdr_put_u64(&req->out, sum) ? RPC_SUCCESS : RPC_SYSTEM_ERR;
 }
 
+/* Procedures that more than one program has: nothing; MS -> nothing, after so long; no answer. */
+static int p_null(struct rpc_request *req)
+{
+	(void)req;
+	return RPC_SUCCESS;
+}
+
+static int p_slow(struct rpc_request *req)
+{
+	uint32_t ms;
+	if (!xdr_get_u32(&req->in, &ms))
+		return RPC_GARBAGE_ARGS;
+	fiber_sleep(ms * NSEC_PER_MSEC);
+	return RPC_SUCCESS;
+}
+
+static int p_drop(struct rpc_request *req)
+{
+	(void)req;
+	return RPC_DROP;
+}
+
 static void server_main(void *arg)
 {
 	struct rpc_server_config config = fixture_config;
@@ -323,6 +345,46 @@ static void ping(struct peer *p)
 	answer_take(p, &a);
 	results(a.rpc, next_xid);
 	assert_int_equal(a.rpc_bytes, 24);
+}
+
+static void call(struct peer *p, uint32_t procedure, uint32_t argument)
+{
+	struct message m;
+	header_begin(&m, RDMA_MSG);
+	put_empty_lists(&m);
+	put_call(&m, procedure);
+	put(&m, argument);
+	assert_true(peer_send(p, m.data, m.bytes));
+}
+
+/* What an answer grants. */
+static uint32_t granted(struct peer *p)
+{
+	struct answer a;
+	answer_take(p, &a);
+	return word(a.data, 2);
+}
+
+/* Who uses what it has gets all. SLOW is the number of p_slow(). */
+static void use_all(struct peer *p, uint32_t slow)
+{
+	uint32_t most = 0;
+	/* longer each time: on a slow machine one may be answered before the next is there */
+	for (uint32_t ms = 10; most < CREDITS && ms < 5000; ms *= 2) {
+		for (unsigned i = 0; i < RDMA_CREDITS_LEAST; i++)
+			call(p, slow, ms);
+		for (unsigned i = 0; i < RDMA_CREDITS_LEAST; i++) {
+			uint32_t now = granted(p);
+			most = now > most ? now : most;
+		}
+	}
+	assert_int_equal(most, CREDITS);
+}
+
+static void open_busy(struct peer *p, uint32_t slow)
+{
+	open_peer(p);
+	use_all(p, slow);
 }
 
 /* The server lives, and has forgotten all connections but those that are OPEN. */

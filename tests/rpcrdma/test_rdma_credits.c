@@ -13,27 +13,6 @@ static _Atomic bool held, release;
 static _Atomic uint32_t marks;
 static uint32_t mark_log[4096];
 
-static int p_null(struct rpc_request *req)
-{
-	(void)req;
-	return RPC_SUCCESS;
-}
-
-static int p_slow(struct rpc_request *req)
-{
-	uint32_t ms;
-	if (!xdr_get_u32(&req->in, &ms))
-		return RPC_GARBAGE_ARGS;
-	fiber_sleep(ms * NSEC_PER_MSEC);
-	return RPC_SUCCESS;
-}
-
-static int p_drop(struct rpc_request *req)
-{
-	(void)req;
-	return RPC_DROP;
-}
-
 static int p_where(struct rpc_request *req)
 {
 	return xdr_put_u32(&req->out, reactor_index(reactor_self())) ? RPC_SUCCESS : RPC_SYSTEM_ERR;
@@ -69,44 +48,10 @@ static const struct rpc_procedure procedures[P_COUNT] = {
 static const struct rpc_program program = {PROGRAM, 1, "test", procedures, P_COUNT, NULL};
 static const struct rpc_program *const programs[] = {&program};
 
-static void call(struct peer *p, uint32_t procedure, uint32_t argument)
-{
-	struct message m;
-	header_begin(&m, RDMA_MSG);
-	put_empty_lists(&m);
-	put_call(&m, procedure);
-	put(&m, argument);
-	assert_true(peer_send(p, m.data, m.bytes));
-}
-
-/* What an answer grants. */
-static uint32_t granted(struct peer *p)
-{
-	struct answer a;
-	answer_take(p, &a);
-	return word(a.data, 2);
-}
-
 static uint32_t granted_once(struct peer *p)
 {
 	call(p, P_SLOW, 0);
 	return granted(p);
-}
-
-/* Who uses what it has gets all. */
-static void use_all(struct peer *p)
-{
-	uint32_t most = 0;
-	/* longer each time: on a slow machine one may be answered before the next is there */
-	for (uint32_t ms = 10; most < CREDITS && ms < 5000; ms *= 2) {
-		for (unsigned i = 0; i < RDMA_CREDITS_LEAST; i++)
-			call(p, P_SLOW, ms);
-		for (unsigned i = 0; i < RDMA_CREDITS_LEAST; i++) {
-			uint32_t now = granted(p);
-			most = now > most ? now : most;
-		}
-	}
-	assert_int_equal(most, CREDITS);
 }
 
 static void exceed(struct peer *p, unsigned calls)
@@ -124,8 +69,7 @@ static void test_credits(void **state)
 {
 	(void)state;
 	struct peer p;
-	open_peer(&p);
-	use_all(&p);
+	open_busy(&p, P_SLOW);
 	/* as many as were granted, again and again */
 	for (unsigned round = 0; round < 5; round++) {
 		for (unsigned i = 0; i < CREDITS; i++)
@@ -166,7 +110,7 @@ static void test_grow_and_shrink(void **state)
 		for (unsigned i = 0; i < 20; i++)
 			assert_int_equal(granted_once(&p), RDMA_CREDITS_LEAST);
 		assert_int_equal(atomic_load(&rdma_metrics.credits), RDMA_CREDITS_LEAST);
-		use_all(&p);
+		use_all(&p, P_SLOW);
 		assert_int_equal(atomic_load(&rdma_metrics.credits), CREDITS);
 		assert_int_equal(granted_once(&p), CREDITS); /* for a while */
 		/* told of fewer when it had no use for them, and then they are free for others */
@@ -209,7 +153,7 @@ static void test_turns(void **state)
 	open_here(&flooder);
 	for (unsigned i = 0; i < OTHERS; i++)
 		open_here(&other[i]);
-	use_all(&flooder);
+	use_all(&flooder, P_SLOW);
 	for (int round = 0; round < 5; round++) {
 		uint32_t floods = 0, others = 0;
 		atomic_store(&marks, 0);
@@ -253,7 +197,7 @@ static void test_parked_loss(void **state)
 		struct peer holder, p;
 		open_here(&holder);
 		open_here(&p);
-		use_all(&p);
+		use_all(&p, P_SLOW);
 		atomic_store(&held, false);
 		atomic_store(&release, false);
 		call(&holder, P_HOLD, 0);

@@ -19,19 +19,6 @@
 
 enum { P_NULL, P_SLOW, P_COUNT };
 
-static int p_null(struct rpc_request *req)
-{
-	(void)req;
-	return RPC_SUCCESS;
-}
-
-static int p_slow(struct rpc_request *req)
-{
-	(void)req;
-	fiber_sleep(300 * NSEC_PER_MSEC);
-	return RPC_SUCCESS;
-}
-
 static const struct rpc_procedure procedures[P_COUNT] = {
 	[P_NULL] = {"NULL", p_null, 0, 0, NULL},
 	[P_SLOW] = {"SLOW", p_slow, 0, 16, NULL},
@@ -122,16 +109,6 @@ static void remove_device(void)
  * Tests
  */
 
-static void call_slow(struct peer *p)
-{
-	struct message m;
-
-	header_begin(&m, RDMA_MSG);
-	put_empty_lists(&m);
-	put_call(&m, P_SLOW);
-	assert_true(peer_send(p, m.data, m.bytes));
-}
-
 /* A client keeps trying; so it is accepted in the end. */
 static void open_in_the_end(struct peer *p)
 {
@@ -154,7 +131,7 @@ static void removed(void **state)
 		open_peer(&b);
 		ping(&a);
 		ping(&b);
-		call_slow(&b);
+		call(&b, P_SLOW, 300);
 		remove_device();
 		open_in_the_end(&c); /* its request is what the connection manager wakes up for */
 		assert_true(peer_wait_lost(&a, TAKE) && peer_wait_lost(&b, TAKE));

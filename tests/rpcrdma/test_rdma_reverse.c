@@ -20,12 +20,6 @@ enum { P_NULL, P_LINK, P_PUTS, P_GETS, P_COUNT };
 static struct rpc_link *_Atomic the_link;
 static _Atomic uint32_t closes;
 
-static int p_null(struct rpc_request *req)
-{
-	(void)req;
-	return RPC_SUCCESS;
-}
-
 static int p_link(struct rpc_request *req)
 {
 	rpc_link_put(atomic_exchange(&the_link, rpc_link_get(req)));

@@ -18,12 +18,6 @@
 
 enum { P_NULL, P_PUT, P_GET, P_LONG_REPLY, P_LONG_CALL, P_SLOW, P_DROP, P_PUT2, P_GET2, P_COUNT };
 
-static int p_null(struct rpc_request *req)
-{
-	(void)req;
-	return RPC_SUCCESS;
-}
-
 /* number, payload, number -> length, sum, second number */
 static int p_put(struct rpc_request *req)
 {
@@ -121,21 +115,6 @@ static int p_long_call(struct rpc_request *req)
 		sum = sum * 31 + v;
 	xdr_put_u32(&req->out, n);
 	return xdr_put_u64(&req->out, sum) ? RPC_SUCCESS : RPC_SYSTEM_ERR;
-}
-
-static int p_slow(struct rpc_request *req)
-{
-	uint32_t ms;
-	if (!xdr_get_u32(&req->in, &ms))
-		return RPC_GARBAGE_ARGS;
-	fiber_sleep(ms * NSEC_PER_MSEC);
-	return RPC_SUCCESS;
-}
-
-static int p_drop(struct rpc_request *req)
-{
-	(void)req;
-	return RPC_DROP;
 }
 
 static const struct rpc_procedure procedures[P_COUNT] = {
@@ -729,34 +708,6 @@ static void test_bad_handles(void **state)
 	}
 }
 
-static void slow(struct peer *p, uint32_t ms)
-{
-	struct message m;
-	header_begin(&m, RDMA_MSG);
-	put_empty_lists(&m);
-	put_call(&m, P_SLOW);
-	put(&m, ms);
-	assert_true(peer_send(p, m.data, m.bytes));
-}
-
-/* A peer that has all credits: who uses what it has gets more. */
-static void open_busy(struct peer *p)
-{
-	struct answer a;
-	uint32_t most = 0;
-	open_peer(p);
-	for (uint32_t ms = 10; most < CREDITS && ms < 5000; ms *= 2) {
-		for (unsigned i = 0; i < RDMA_CREDITS_LEAST; i++)
-			slow(p, ms);
-		for (unsigned i = 0; i < RDMA_CREDITS_LEAST; i++) {
-			answer_take(p, &a);
-			if (word(a.data, 2) > most)
-				most = word(a.data, 2);
-		}
-	}
-	assert_int_equal(most, CREDITS);
-}
-
 static void test_no_reads_refused(void **state)
 {
 	(void)state;
@@ -807,7 +758,7 @@ static void test_disconnects(void **state)
 	uint64_t before = arena_free_bytes(), receives = (uint64_t)atomic_load(&rdma_metrics.receives);
 	for (unsigned round = 0; round < 40; round++) {
 		struct peer p;
-		open_busy(&p);
+		open_busy(&p, P_SLOW);
 		for (uint32_t n = rng() % CREDITS; n; n--) {
 			struct message m;
 			struct chunk_segment s = {0, 1u << 20};
@@ -899,7 +850,7 @@ static void test_hostile_bytes(void **state)
 	uint8_t take[PEER_SLOT];
 	struct peer p;
 	unsigned lost = 0;
-	open_busy(&p);
+	open_busy(&p, P_SLOW);
 	for (unsigned round = 0; round < 400; round++) {
 		struct message m;
 		struct chunk_segment s[2] = {{0, rng() % 3000}, {65536, rng() % 70000}};
@@ -931,7 +882,7 @@ static void test_hostile_bytes(void **state)
 			round % 8 == 7) { /* dropped calls keep their credits: begin anew before they are used up */
 			lost += p.lost;
 			peer_close(&p);
-			open_busy(&p);
+			open_busy(&p, P_SLOW);
 		}
 	}
 	print_message("# %u connections lost\n", lost);
