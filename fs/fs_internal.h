@@ -181,7 +181,10 @@ bool tree_count_path(struct fs *fs, const struct pkey *key, bool all_frozen, str
 int tree_spares_ensure(struct fs *fs, const struct tree_need *need, bool checkpoint);
 /* Changes in memory: the way to the key is in memory and spares are there. No wait, no failure. */
 void tree_apply_put(struct fs *fs, const struct pkey *key, const void *val, size_t len);
-void tree_apply_delete(struct fs *fs, const struct pkey *key);
+/* Is the leaf empty by it? It stays until all changes of the transaction are made, so that its range stays in memory.
+ */
+bool tree_apply_delete(struct fs *fs, const struct pkey *key);
+void tree_apply_drop(struct fs *fs, const struct pkey *key); /* then it goes, if KEY's is empty still */
 void tree_apply_stripe(struct fs *fs, uint64_t stripe, uint32_t value);
 
 int cache_init(struct fs *fs);

@@ -720,6 +720,7 @@ int tx_prepare(struct tx *tx, bool checkpoint)
 void tx_apply(struct tx *tx, bool replay)
 {
 	struct fs *fs = tx->fs;
+	bool emptied = false;
 
 	for (unsigned i = 0; i < tx->ops;) {
 		const struct tx_op *op = &tx->op[i];
@@ -730,7 +731,7 @@ void tx_apply(struct tx *tx, bool replay)
 		if (op->op == LOG_PUT) {
 			tree_apply_put(fs, &op->key, tx->record + op->off, op->len);
 		} else if (op->op == LOG_DELETE) {
-			tree_apply_delete(fs, &op->key);
+			emptied |= tree_apply_delete(fs, &op->key);
 		} else {
 			enum stripe_class class;
 			int64_t sum = tx_stripe_sum(tx, i, &next, &class);
@@ -739,6 +740,9 @@ void tx_apply(struct tx *tx, bool replay)
 		}
 		i = next;
 	}
+	for (unsigned i = 0; emptied && i < tx->ops; i++)
+		if (tx->op[i].op == LOG_DELETE)
+			tree_apply_drop(fs, &tx->op[i].key);
 	for (unsigned i = 0; i < tx->hooks; i++)
 		tx->hook[i].fn(tx->hook[i].arg);
 }

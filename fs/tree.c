@@ -437,7 +437,7 @@ void tree_apply_put(struct fs *fs, const struct pkey *key, const void *val, size
 	(void)done;
 }
 
-void tree_apply_delete(struct fs *fs, const struct pkey *key)
+bool tree_apply_delete(struct fs *fs, const struct pkey *key)
 {
 	struct tree_path path;
 	struct node *leaf = tree_descend(fs, key, &path);
@@ -445,13 +445,24 @@ void tree_apply_delete(struct fs *fs, const struct pkey *key)
 
 	assert(leaf);
 	if (!image_find(leaf->buf->data, key, &slot))
-		return;
+		return false;
 	dirty_way(fs, leaf);
 	image_remove(leaf->buf->data, slot);
 	if (image_count(leaf->buf->data) == 0)
-		drop(fs, leaf);
-	else
-		merge(fs, leaf);
+		return true;
+	merge(fs, leaf);
+	collapse(fs);
+	return false;
+}
+
+void tree_apply_drop(struct fs *fs, const struct pkey *key)
+{
+	struct tree_path path;
+	struct node *leaf = tree_descend(fs, key, &path);
+
+	if (!leaf || image_count(leaf->buf->data))
+		return;
+	drop(fs, leaf);
 	collapse(fs);
 }
 

@@ -3,6 +3,10 @@
  * became the first child and got keys that lie before its old lower bound; when it was split, its new neighbour was put
  * behind it with a smaller key than it had: the parent was found out of order when it was next read, and everything
  * below it was lost. The same after a repair that cut a lost first child out.
+ *
+ * And: a transaction that emptied a leaf and then put something in its place took the leaf out at once, so that its
+ * range went to a neighbour that nobody had brought into memory: the server ended, and again whenever it replayed that
+ * from its log.
  */
 #include "tests/fs/tree_test.h"
 
@@ -53,8 +57,8 @@ static uint64_t number(const struct node *n, unsigned slot)
 	return pkey_unpack(&k).ino - 10000;
 }
 
-/* Where the first leaf of the root's second child begins, and the one behind it. */
-static bool second_leaf(struct fs *fs, uint64_t *from, uint64_t *to)
+/* Where leaf LEAF of the root's second child begins, and the one behind it. */
+static bool leaf_range(struct fs *fs, unsigned leaf, uint64_t *from, uint64_t *to)
 {
 	struct node *root = fs->tree.root, *second;
 	struct pkey key;
@@ -64,8 +68,8 @@ static bool second_leaf(struct fs *fs, uint64_t *from, uint64_t *to)
 	key = image_key(root->buf->data, 1);
 	if (tree_load(fs, &key) || !(second = root->child[1]))
 		return false;
-	*from = number(root, 1);
-	*to = number(second, 1);
+	*from = leaf ? number(second, leaf) : number(root, 1);
+	*to = number(second, leaf + 1);
 	return true;
 }
 
@@ -80,7 +84,7 @@ static unsigned keys_count(struct fs *fs)
 	return n;
 }
 
-static void body(void *arg)
+static void body_first_child(void *arg)
 {
 	static struct tree_test t;
 	struct put all = {0, KEYS, STEP, false}, less, more;
@@ -93,7 +97,7 @@ static void body(void *arg)
 	CHECK_OK(tree_test_unmount(&t), t.err);
 	/* so that the neighbours, which would take in what is left of the leaf, are not in memory */
 	CHECK_OK(tree_test_mount(&t), t.err);
-	CHECK(second_leaf(t.fs, &from, &to));
+	CHECK(leaf_range(t.fs, 0, &from, &to));
 	CHECK(to > from && to - from <= 6 * STEP);
 	from = (from + STEP - 1) / STEP * STEP;
 	less = (struct put){from, (to - from + STEP - 1) / STEP, STEP, true};
@@ -109,12 +113,57 @@ static void body(void *arg)
 static void test_first_child(void **state)
 {
 	(void)state;
-	raid_test_run(body, NULL);
+	raid_test_run(body_first_child, NULL);
+}
+
+/* All that the leaf has goes, and something comes that lies behind it. */
+static int replace_pass(struct tx *tx, void *arg)
+{
+	const struct put *less = arg;
+	struct put one = {less->from + (less->n - 1) * STEP + 1, 1, 1, false};
+	int rc = put_pass(tx, arg);
+
+	return rc ? rc : put_pass(tx, &one);
+}
+
+static void body_put_back(void *arg)
+{
+	static struct tree_test t;
+	struct put all = {0, KEYS, STEP, false}, less;
+	uint64_t from, to, gone = 0;
+
+	(void)arg;
+	CHECK_OK(tree_test_make(&t, 0, 2, 160u << 20, ""), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	CHECK_OK(put(t.fs, all), t.err);
+	/* what is emptied is the first child, whose range goes to the next, and then another, whose range goes to the
+	 * one before */
+	for (unsigned leaf = 0; leaf <= 3; leaf += 3) {
+		CHECK_OK(tree_test_unmount(&t), t.err);
+		CHECK_OK(tree_test_mount(&t), t.err);
+		CHECK(leaf_range(t.fs, leaf, &from, &to));
+		CHECK(to > from && to - from <= 6 * STEP);
+		from = (from + STEP - 1) / STEP * STEP;
+		less = (struct put){from, (to - from + STEP - 1) / STEP, STEP, true};
+		CHECK_OK(fs_transact_durable(t.fs, replace_pass, &less), t.err);
+		gone += less.n - 1;
+		CHECK(keys_count(t.fs) == KEYS - gone);
+	}
+	CHECK_OK(tree_test_unmount(&t), t.err);
+	CHECK_OK(tree_test_mount(&t), t.err);
+	CHECK(keys_count(t.fs) == KEYS - gone);
+	tree_test_end(&t);
+}
+
+static void test_put_back(void **state)
+{
+	(void)state;
+	raid_test_run(body_put_back, NULL);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_child)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_first_child), cmocka_unit_test(test_put_back)};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
