@@ -34,6 +34,7 @@ struct rdma_metrics rdma_metrics;
 struct rdma_times rdma_times = {.look = 15 * NSEC_PER_SEC, .stall = 30 * NSEC_PER_SEC, .idle = 60 * NSEC_PER_SEC};
 
 #define CREDITS_WINDOW NSEC_PER_SEC
+#define CREDITS_BUSY 64u /* calls in a window */
 
 static void connection_close(void *arg);
 
@@ -157,11 +158,16 @@ void rdma_op_complete(struct rdma_op *op)
  * Credits
  */
 
+/*
+ * Whoever has as many calls here as he may have is told of all, and so is whoever asks for much: behind a long link his
+ * calls arrive one after the other, however many he could do with.
+ */
 uint32_t rdma_credits_tell(struct rdma_connection *conn)
 {
 	uint32_t most = conn->busiest;
+	bool busy = ++conn->answered >= CREDITS_BUSY;
 
-	if (conn->outstanding >= conn->told && conn->told < conn->credits_max) {
+	if ((busy || conn->outstanding >= conn->told) && conn->told < conn->credits_max) {
 		uint32_t more = conn->credits_max - conn->credits;
 		if (more && (more = rdma_lane_grant(conn->lane, more))) {
 			conn->credits += more;
@@ -169,12 +175,14 @@ uint32_t rdma_credits_tell(struct rdma_connection *conn)
 		}
 		conn->told = conn->credits;
 		conn->window = conn->progress;
+		conn->answered = 0;
 	} else if (conn->progress - conn->window > CREDITS_WINDOW) {
 		conn->window = conn->progress;
 		conn->busiest = conn->outstanding;
+		conn->answered = 0;
 		if (most < RDMA_CREDITS_LEAST / 2)
 			most = RDMA_CREDITS_LEAST / 2;
-		if (most * 2 < conn->told)
+		if (!busy && most * 2 < conn->told)
 			conn->told = most * 2;
 	} else {
 		return conn->told;

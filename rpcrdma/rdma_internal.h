@@ -20,7 +20,7 @@
 #define RDMA_SGES_MAX 16u	 /* of one work request */
 #define RDMA_WRS_MAX 384u	 /* of one reply: into 256 segments, and more where buffers are short */
 #define RDMA_SQ_DEPTH 31u	 /* of a queue pair: some 20 KiB, and a longer reply goes in parts */
-#define RDMA_CREDITS_LEAST 2u	 /* of a connection that asks for one thing at a time, or nothing */
+#define RDMA_CREDITS_LEAST 2u	 /* of a connection that asks for little, one thing at a time */
 #define RDMA_READ_DEPTH_MAX 128u /* RDMA Reads in flight on one connection */
 #define RDMA_READ_BATCH 8u	 /* posted at once */
 #define RDMA_RECEIVE_BATCH 8u	 /* posted at once */
@@ -187,7 +187,7 @@ struct rdma_connection {
 	uint32_t inline_send;
 	uint32_t credits_max, credits, outstanding; /* allowed; with receives of their own; calls not answered */
 	uint32_t told, told_most;		    /* granted in replies: now, and the most since the last look */
-	uint32_t busiest;			    /* most calls at once in this window */
+	uint32_t busiest, answered;		    /* most calls at once in this window, and how many in all */
 	uint64_t window;			    /* when it began */
 	uint32_t answers; /* receives for answers to calls in reverse, on top of the credits */
 	uint32_t round;	  /* of the lane, in which a call of it entered */
