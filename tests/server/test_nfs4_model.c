@@ -641,7 +641,7 @@ static bool step_session(const struct step *s)
 	if (s->kind < 990)
 		return connect_client(s->c, true);
 	if (s->kind < 997) {
-		atomic_fetch_add(ahead, PAUSE);
+		leap(PAUSE);
 		return true;
 	}
 	if (s->kind < 999 || s->variant > 5)
@@ -724,7 +724,7 @@ static bool begin_anew(void)
 	w.file = FILES;
 	w.keeps = false;
 	drain();
-	atomic_fetch_add(ahead, JUMP); /* what was recalled a moment ago may be given again, and so on */
+	leap(JUMP); /* what was recalled a moment ago may be given again, and so on */
 	if (w.m.grace && !grace_wait())
 		return false;
 	for (unsigned c = 0; c < CLIENTS; c++)
