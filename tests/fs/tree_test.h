@@ -98,11 +98,7 @@ static inline int tree_test_make(
 	raid_test_drives(&t->drives, drives, bytes, prefix);
 	int rc = raid_test_create(&t->drives, level, 65536, &t->err);
 	if (!rc)
-		rc = raid_test_open(&t->drives, &t->array, &t->err);
-	if (!rc)
-		rc = volume_create(t->array, "v", 0, &t->err);
-	if (!rc)
-		rc = volume_open(t->array, "v", &t->volume, &t->err);
+		rc = raid_test_open_volume(&t->drives, true, &t->array, &t->volume, &t->err);
 	if (!rc)
 		rc = fs_create(t->volume, NULL, &t->err);
 	return rc;
@@ -133,8 +129,7 @@ static inline void tree_test_close(struct tree_test *t)
 
 static inline int tree_test_open(struct tree_test *t)
 {
-	int rc = raid_test_open(&t->drives, &t->array, &t->err);
-	return rc ? rc : volume_open(t->array, "v", &t->volume, &t->err);
+	return raid_test_open_volume(&t->drives, false, &t->array, &t->volume, &t->err);
 }
 
 static inline void tree_test_end(struct tree_test *t)

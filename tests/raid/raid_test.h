@@ -134,6 +134,16 @@ static inline int raid_test_open(struct raid_test *t, struct array **array, stru
 	return r;
 }
 
+/* The same with its volume "v", which is made first when it is to be FRESH. */
+static inline int raid_test_open_volume(
+	struct raid_test *t, bool fresh, struct array **array, struct volume **v, struct error *err)
+{
+	int r = raid_test_open(t, array, err);
+	if (r == 0 && fresh)
+		r = volume_create(*array, "v", 0, err);
+	return r ? r : volume_open(*array, "v", v, err);
+}
+
 /* BYTES of payload in buffers of PIECE bytes, filled from SEED. */
 struct payload {
 	struct slice v[64];

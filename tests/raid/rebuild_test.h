@@ -30,10 +30,7 @@ static inline void rig_usage(void *arg, uint64_t first, unsigned count, bool *us
 static inline void rig_open(struct rig *r, bool fresh, bool keep)
 {
 	struct error err = {0};
-	CHECK_OK(raid_test_open(&r->t, &r->array, &err), err);
-	if (fresh)
-		CHECK_OK(volume_create(r->array, "v", 0, &err), err);
-	CHECK_OK(volume_open(r->array, "v", &r->v, &err), err);
+	CHECK_OK(raid_test_open_volume(&r->t, fresh, &r->array, &r->v, &err), err);
 	r->g = volume_geometry(r->v);
 	if (r->used_only)
 		volume_set_owner(r->v, &(struct volume_owner){.usage = rig_usage, .arg = r});

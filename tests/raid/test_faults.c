@@ -14,10 +14,7 @@ struct rig {
 static void rig_open(struct rig *r, bool volume_new)
 {
 	struct error err = {0};
-	CHECK_OK(raid_test_open(&r->t, &r->array, &err), err);
-	if (volume_new)
-		CHECK_OK(volume_create(r->array, "v", 0, &err), err);
-	CHECK_OK(volume_open(r->array, "v", &r->v, &err), err);
+	CHECK_OK(raid_test_open_volume(&r->t, volume_new, &r->array, &r->v, &err), err);
 	r->g = volume_geometry(r->v);
 }
 

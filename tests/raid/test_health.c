@@ -66,9 +66,7 @@ static void slow_body(void *arg)
 	raid_events_listen(hear, NULL);
 	raid_test_drives(&t, level == 1 ? 3 : 5, TEST_DRIVE_BYTES, "fault:");
 	CHECK_OK(raid_test_create(&t, level, 0, &err), err);
-	CHECK_OK(raid_test_open(&t, &array, &err), err);
-	CHECK_OK(volume_create(array, "v", 0, &err), err);
-	CHECK_OK(volume_open(array, "v", &v, &err), err);
+	CHECK_OK(raid_test_open_volume(&t, true, &array, &v, &err), err);
 	for (unsigned i = 0; i < 20; i++)
 		CHECK(stripe_io(v, i, 1 + i, true) == 0);
 	CHECK(volume_flush(v) == 0);

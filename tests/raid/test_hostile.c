@@ -148,9 +148,7 @@ static void hostile_body(void *arg)
 		h->now[i] = malloc(BYTES);
 		h->then[i] = malloc(BYTES);
 	}
-	CHECK_OK(raid_test_open(&h->t, &array, &err), err);
-	CHECK_OK(volume_create(array, "v", 0, &err), err);
-	CHECK_OK(volume_open(array, "v", &v, &err), err);
+	CHECK_OK(raid_test_open_volume(&h->t, true, &array, &v, &err), err);
 	drives_io(h, h->then, false);
 	CHECK(rows_io(v, true, NULL) == 0);
 	/* with a member away and something that it missed, every second time */

@@ -124,11 +124,7 @@ static void work_log(struct work *w, unsigned block)
 static void work_open(struct work *w, bool make)
 {
 	struct error err = {0};
-	w->r = raid_test_open(&w->c->t, &w->array, &err);
-	if (!w->r && make)
-		w->r = volume_create(w->array, "v", 0, &err);
-	if (!w->r)
-		w->r = volume_open(w->array, "v", &w->v, &err);
+	w->r = raid_test_open_volume(&w->c->t, make, &w->array, &w->v, &err);
 }
 
 static void work_close(struct work *w)

@@ -95,9 +95,7 @@ static void rows_body(void *arg)
 				.count = t.count,
 			};
 			CHECK_OK(array_create(&create, &err), err);
-			CHECK_OK(raid_test_open(&t, &array, &err), err);
-			CHECK_OK(volume_create(array, "v", 0, &err), err);
-			CHECK_OK(volume_open(array, "v", &v, &err), err);
+			CHECK_OK(raid_test_open_volume(&t, true, &array, &v, &err), err);
 			rows_write(v, 42 + a);
 			rows_verify(v, 42 + a);
 			if (!geometry.m) {
@@ -119,8 +117,7 @@ static void rows_body(void *arg)
 			volume_close(v);
 			array_close(array);
 			/* and after assembly without them */
-			CHECK_OK(raid_test_open(&t, &array, &err), err);
-			CHECK_OK(volume_open(array, "v", &v, &err), err);
+			CHECK_OK(raid_test_open_volume(&t, false, &array, &v, &err), err);
 			rows_verify(v, 77 + b);
 			CHECK(!test_failure[0]);
 			struct array_status *status = calloc(1, sizeof(*status));

@@ -80,9 +80,7 @@ static void rig_make(struct rig *r, unsigned level, unsigned drives, bool owner)
 	fault_reset();
 	raid_test_drives(&r->t, drives, TEST_DRIVE_BYTES, "fault:");
 	CHECK_OK(raid_test_create(&r->t, level, 0, &err), err);
-	CHECK_OK(raid_test_open(&r->t, &r->array, &err), err);
-	CHECK_OK(volume_create(r->array, "v", 0, &err), err);
-	CHECK_OK(volume_open(r->array, "v", &r->v, &err), err);
+	CHECK_OK(raid_test_open_volume(&r->t, true, &r->array, &r->v, &err), err);
 	r->g = volume_geometry(r->v);
 	volume_set_owner(r->v, &(struct volume_owner){.usage = rig_usage, .check = owner ? rig_check : NULL, .arg = r});
 	CHECK_OK(array_keep(r->array, &err), err);

@@ -145,8 +145,8 @@ on_all() {
 	cat "$out"/*
 	return $rc
 }
-# What one process of a client does (nfs4_hand.py in /tmp of all guests).
-hand="python3 /tmp/nfs4_hand.py"
+# What one process of a client does (client_hand.py in /tmp of all guests).
+hand="python3 /tmp/client_hand.py"
 denied() { # FILE [GUEST]: somebody else has it locked
 	! on "${2:-1}" "$hand take $1 0" >/tmp/denied 2>&1 && grep -q "no lock within" /tmp/denied
 }

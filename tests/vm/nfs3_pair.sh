@@ -20,7 +20,7 @@ client_boots() {
 	local server=10.98.$(($1 - 2)).1 kept=$PWD/$build/vm-peer$(($1 - 2))/statd
 	guest $1 peer_wait
 	on $1 "mkdir -p /run/rpcbind /run/sendsigs.omit.d $kept/sm $kept/sm.bak /mnt/r /mnt/t && modprobe nfsv3 && modprobe rpcrdma &&
-		cp tests/vm/nfs4_hand.py tests/vm/lock_checks.py /tmp && ip route add 10.98.0.0/16 via $server && rpcbind &&
+		cp tests/vm/client_hand.py tests/vm/lock_checks.py /tmp && ip route add 10.98.0.0/16 via $server && rpcbind &&
 		sm-notify -P $kept && rpc.statd --no-notify -P $kept"
 }
 client_mounts() { # GUEST

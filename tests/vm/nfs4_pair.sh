@@ -8,7 +8,7 @@
 . tests/vm/lib.sh
 address=10.98.0.1
 lease=${FURROW_LEASE:-90} cut=${FURROW_CUT:-30} rounds=${FURROW_ROUNDS:-50} kills=${FURROW_KILLS:-8} only=${FURROW_ONLY:-locks,delegations,kill,crash,cut}
-cp tests/vm/nfs4_hand.py tests/vm/lock_checks.py /tmp
+cp tests/vm/client_hand.py tests/vm/lock_checks.py /tmp
 modprobe nfsv4 && modprobe rpcrdma
 config_write
 [ -z "${FURROW_LEASE:-}" ] || sed -i "s/^server:/&\n  lease: $lease/" "$FURROW_CONFIG" # else what it is by itself
@@ -20,7 +20,7 @@ mount_line() { echo "mkdir -p /mnt/$1 && mount -t nfs -o vers=$2,proto=$3 $addre
 here() { check "mounted here: $2 over $3" bash -c "$(mount_line "$@")"; }
 there() { check "mounted there: $2 over $3" peer "$(mount_line "$@")"; }
 peer_mounts() {
-	peer "modprobe nfsv4 && modprobe rpcrdma; cp tests/vm/nfs4_hand.py tests/vm/lock_checks.py /tmp" >/dev/null
+	peer "modprobe nfsv4 && modprobe rpcrdma; cp tests/vm/client_hand.py tests/vm/lock_checks.py /tmp" >/dev/null
 	there b42 4.2 rdma
 	there b41 4.1 tcp
 }
@@ -217,13 +217,13 @@ part_cut() {
 	hold_there b42 held42 dirty
 	hold_there b41 held41 dirty
 	cut_short "locks under a write delegation" 0 held42 held41
-	peer "pkill -f 'nfs4_hand.py hold'"
+	peer "pkill -f 'client_hand.py hold'"
 	policy read
 	# the clients have said nothing for so long that 20 s are left of their leases when the network is back
 	hold_there b42 quiet42
 	hold_there b41 quiet41
 	cut_short "locks of clients that have been silent" $((lease - cut - 20)) quiet42 quiet41
-	peer "pkill -f 'nfs4_hand.py hold'"
+	peer "pkill -f 'client_hand.py hold'"
 	hold_there b42 cut42 dirty
 	hold_there b41 cut41 dirty
 	id42=$(client_id 2 4.2) id41=$(client_id 2 4.1)
@@ -246,7 +246,7 @@ part_cut() {
 	net_heal
 	for f in cut42 cut41; do equal "$f: who had the lock is told that it is lost" "$(held_writes $f)" EIO; done
 	for f in a42/cut42 a41/cut41; do equal "$f: what was written under the lock is not touched" "$(cat /mnt/$f)" AAAA; done
-	peer "pkill -f 'nfs4_hand.py hold'; sleep 1; sync" 2>/dev/null
+	peer "pkill -f 'client_hand.py hold'; sleep 1; sync" 2>/dev/null
 	for f in a42/cut42 a41/cut41; do equal "$f: nor later" "$(cat /mnt/$f)" AAAA; done
 	for f in b42/cut42 b41/cut41; do check "$f: it can lock again" peer "$hand take /mnt/$f 60"; done
 	equal "and reads what is there" "$(peer "cat /mnt/b42/cut42 /mnt/b41/cut41")" "AAAA

@@ -8,7 +8,7 @@
 modprobe nfsv4 && modprobe rpcrdma
 config_write
 furrow array create a0 --level 6 --yes /dev/ng*n1 && furrow fs create a0/data --size 1GiB --yes && server_start || finish
-cp tests/vm/nfs4_hand.py tests/vm/lock_checks.py /tmp
+cp tests/vm/client_hand.py tests/vm/lock_checks.py /tmp
 version() { grep " $1 nfs4 " /proc/mounts | grep -o 'vers=[0-9.]*\|proto=[a-z]*' | tr '\n' ' '; }
 work= name= # the directory of the version and transport in turn
 
@@ -25,9 +25,9 @@ git_work() (
 )
 sqlite_work() {
 	local p pids=()
-	for p in 1 2 3 4; do python3 /tmp/nfs4_hand.py sqlite $work/db $p 25 & pids+=($!); done
+	for p in 1 2 3 4; do python3 /tmp/client_hand.py sqlite $work/db $p 25 & pids+=($!); done
 	for p in "${pids[@]}"; do wait "$p" || return 1; done
-	[ "$(python3 /tmp/nfs4_hand.py rows $work/db)" = "ok 100 4" ]
+	[ "$(python3 /tmp/client_hand.py rows $work/db)" = "ok 100 4" ]
 }
 make_work() (
 	local i

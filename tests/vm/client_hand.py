@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""nfs4_hand.py WHAT ...: what one process on a client does in nfs3_pair, nfs4_pair and nfs4_work.
+"""client_hand.py WHAT ...: what one process on a client does in nfs3_pair, nfs4_pair and nfs4_work.
 
 count flock|fcntl FILE ROUNDS     adds 1 to the number in FILE that many times, under a lock
 hold FILE WORD LOG [dirty]        locks FILE, writes WORD in it and says "locked"; then, as often as LOG.go appears, writes WORD
