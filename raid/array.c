@@ -244,7 +244,7 @@ static void close_home(void *arg)
 	struct array *array = arg;
 	keeper_stop(array);
 	fiber_lock(&array->mutex);
-	if (!array_stopped(array)) {
+	if (!array_stopped(array) && !array->look) {
 		/* what was written without a flush must not become less durable than a clean superblock says */
 		for (unsigned i = 0; i < array->config.members; i++) {
 			struct member *member = &array->member[i];

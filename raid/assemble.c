@@ -9,7 +9,7 @@
  *
  * Refused: two halves that went on without each other (same event, different content), a drive that
  * somebody else holds, and more missing than the redundancy bears. Missing members are written into
- * the superblocks of the others before the array is handed out.
+ * the superblocks of the others before the array is handed out, unless to one who only looks.
  */
 #include <assert.h>
 #include <errno.h>
@@ -295,9 +295,11 @@ static int array_start(struct assembly *a, struct error *err)
 	missed_load(array);
 	bool clean = c->clean;
 	c->clean = false;
-	fiber_lock(&array->mutex);
-	r = array_commit(array, err);
-	fiber_unlock(&array->mutex);
+	if (!array->look) {
+		fiber_lock(&array->mutex);
+		r = array_commit(array, err);
+		fiber_unlock(&array->mutex);
+	}
 	if (r)
 		return r;
 	for (unsigned i = 0; i < c->slots; i++)
@@ -310,7 +312,8 @@ static int array_start(struct assembly *a, struct error *err)
 	return 0;
 }
 
-int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct array **array_out, struct error *err)
+static int assemble(
+	const struct raid_scan *scan, const char *name_or_uuid, bool look, struct array **array_out, struct error *err)
 {
 	struct assembly a = {0};
 	struct uuid uuid;
@@ -322,8 +325,12 @@ int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct ar
 		r = candidates_judge(&a, err);
 	if (!r) {
 		a.array = array_make();
-		r = a.array ? array_start(&a, err)
-			    : error_set(err, -ENOMEM, "array %.40s: out of memory", name_or_uuid);
+		if (!a.array) {
+			r = error_set(err, -ENOMEM, "array %.40s: out of memory", name_or_uuid);
+		} else {
+			a.array->look = look;
+			r = array_start(&a, err);
+		}
 	}
 	if (!r)
 		*array_out = a.array;
@@ -331,6 +338,16 @@ int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct ar
 		array_free(a.array);
 	assembly_free(&a);
 	return r;
+}
+
+int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct array **array, struct error *err)
+{
+	return assemble(scan, name_or_uuid, false, array, err);
+}
+
+int array_look(const struct raid_scan *scan, const char *name_or_uuid, struct array **array, struct error *err)
+{
+	return assemble(scan, name_or_uuid, true, array, err);
 }
 
 int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct error *err)

@@ -162,6 +162,8 @@ static int commit_copy(struct array *array, unsigned copy)
 int array_commit(struct array *array, struct error *err)
 {
 	struct raid_config *c = &array->config;
+	if (array->look)
+		return error_set(err, -EROFS, "array %s is open for reading only", c->name);
 	for (;;) {
 		if (array_stopped(array))
 			return error_set(err, -ENODEV, "array %s has stopped", c->name);
@@ -219,8 +221,12 @@ static void eject_home(void *arg)
 	} else if (!atomic_load(&member->out)) {
 		if (call->reason && member_writable(member))
 			call->result = member_take_out(member, call->reason);
-		if (!call->result && !member_writable(member))
-			call->result = array_commit(array, NULL);
+		if (!call->result && !member_writable(member)) {
+			if (array->look) /* it is lost to this process alone */
+				atomic_store(&member->out, true);
+			else
+				call->result = array_commit(array, NULL);
+		}
 	}
 	fiber_unlock(&array->mutex);
 }

@@ -103,10 +103,16 @@ int array_create(const struct array_create *create, struct error *err);
 
 /*
  * Assembles the array NAME_OR_UUID from SCAN and claims its drives. Names in the error which members
- * are missing, stale, foreign or twice there, and refuses what must not be started.
+ * are missing, stale, foreign or twice there, and refuses what must not be started. -EBUSY: somebody else has a drive;
+ * -EAGAIN: somebody else had it until now. Both may pass.
  */
 int array_open(const struct raid_scan *scan, const char *name_or_uuid, struct array **array, struct error *err);
-void array_close(struct array *array); /* after its volumes; writes a clean superblock */
+/*
+ * The same for whoever only wants to look: nothing is ever written to the drives, so a member that is not there (yet)
+ * is not put down as missing, and a later array_open() finds what it would have found. Its volumes must not be written.
+ */
+int array_look(const struct raid_scan *scan, const char *name_or_uuid, struct array **array, struct error *err);
+void array_close(struct array *array); /* after its volumes; writes a clean superblock, unless it was a look */
 /* Wipes the superblocks of all members found (it must not be open anywhere). */
 int array_destroy(const struct raid_scan *scan, const char *name_or_uuid, struct error *err);
 /* Takes a member out, as if it had failed. */

@@ -270,6 +270,7 @@ struct array {
 	struct reactor *home;
 	struct fiber_mutex mutex; /* of fibers of the home reactor */
 	_Atomic bool stopped;
+	bool look; /* nothing is written: array_look() */
 	unsigned open_volumes;
 	struct volume *open[RAID_VOLUMES_MAX];
 

@@ -222,6 +222,8 @@ static int write_back(struct member *member, uint64_t stripe, uint64_t offset, s
 {
 	struct drive_batch batch;
 	struct drive_req req;
+	if (member->array->look)
+		return 0;
 	batch_init(&batch);
 	batch_io(&batch, &req, member->drive, DRIVE_OP_WRITE, offset, bytes, &from, false);
 	batch_wait(&batch);

@@ -5,7 +5,8 @@
  *
  * e.g. "member-failed a0 /dev/ng3n1 ...", to send mail or call a pager. Events come from any reactor and must not hold
  * one up: they are put into a short queue, and a thread of its own runs the program for one after the other. What does
- * not fit into the queue is counted and dropped, and so told of; a program that runs longer than 30 s is killed.
+ * not fit into the queue is counted and dropped, and so told of; a program that runs longer than 30 s is killed. A
+ * server that stops tells what it knows before it ends, but for no longer than 5 s.
  *
  * Every event is a log line and counted (furrow_array_events_total), with or without a hook.
  */
@@ -23,6 +24,7 @@
 
 #define QUEUE 64u
 #define RUN_SECONDS 30
+#define STOP_SECONDS 5
 
 extern char **environ;
 
@@ -35,6 +37,7 @@ static struct {
 	pthread_cond_t wake;
 	pthread_t thread;
 	bool running, stopping;
+	uint64_t stop_at; /* when STOPPING: nothing runs any longer than until then */
 	char program[512];
 	struct hook_event queue[QUEUE];
 	unsigned first, count;
@@ -43,19 +46,22 @@ static struct {
 
 static struct counter events_total, dropped_total;
 
+static bool stop_is_late(void)
+{
+	pthread_mutex_lock(&hook.mutex);
+	bool late = hook.stopping && now_ns() > hook.stop_at;
+	pthread_mutex_unlock(&hook.mutex);
+	return late;
+}
+
 /* Waits for PID until it ends or is killed. */
 static int program_wait(pid_t pid)
 {
 	int status = 0;
 
-	for (unsigned i = 0; i < RUN_SECONDS * 20; i++) {
+	for (unsigned i = 0; i < RUN_SECONDS * 20 && !stop_is_late(); i++) {
 		if (waitpid(pid, &status, WNOHANG) == pid)
 			return status;
-		pthread_mutex_lock(&hook.mutex);
-		bool stopping = hook.stopping;
-		pthread_mutex_unlock(&hook.mutex);
-		if (stopping && i > 40)
-			break;
 		nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
 	}
 	kill(pid, SIGKILL);
@@ -100,7 +106,7 @@ static void *hook_thread(void *arg)
 	for (;;) {
 		while (!hook.count && !hook.stopping)
 			pthread_cond_wait(&hook.wake, &hook.mutex);
-		if (!hook.count || hook.stopping)
+		if (!hook.count || (hook.stopping && now_ns() > hook.stop_at))
 			break;
 		struct hook_event e = hook.queue[hook.first];
 		char program[sizeof(hook.program)];
@@ -111,6 +117,10 @@ static void *hook_thread(void *arg)
 		program_run(program, &e);
 		pthread_mutex_lock(&hook.mutex);
 	}
+	if (hook.count)
+		log_warning("hook", "the server ends before it has told of all program=%s events=%u", hook.program,
+			hook.count);
+	counter_add(&dropped_total, hook.count);
 	pthread_mutex_unlock(&hook.mutex);
 	return NULL;
 }
@@ -159,6 +169,7 @@ void hook_stop(void)
 	pthread_mutex_lock(&hook.mutex);
 	bool running = hook.running;
 	hook.stopping = true;
+	hook.stop_at = now_ns() + STOP_SECONDS * NSEC_PER_SEC;
 	hook.running = false;
 	pthread_cond_signal(&hook.wake);
 	pthread_mutex_unlock(&hook.mutex);

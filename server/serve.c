@@ -82,9 +82,10 @@ static int listen_error(const char *address, uint16_t port, int rc, struct error
 /*
  * The kernel takes down a process's io_uring after the process is gone, and with it the listening sockets and the
  * claims on drives: they stay for some milliseconds more. So a server that starts right after another's crash asks a
- * few times.
+ * few times. A `furrow` command that found no server has the drives for longer, or had them a moment ago.
  */
 #define TAKEN_TRIES 10
+#define DRIVES_TRIES 50
 #define TAKEN_PAUSE (100 * NSEC_PER_MSEC)
 
 static bool pause_for(int rc, unsigned *tries)
@@ -402,7 +403,9 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 	server->storage.cache_bytes = config_cache_bytes(config);
 	server->storage.keep = true;
 	rc = storage_open(&server->storage, config->drives, config->drive_count, names, config->export_count, err);
-	for (unsigned i = 0; rc == -EBUSY && i < TAKEN_TRIES && !*stop; i++) {
+	for (unsigned i = 0; (rc == -EBUSY || rc == -EAGAIN) && i < DRIVES_TRIES && !*stop; i++) {
+		if (!i)
+			log_info("server", "waiting for drives reason=\"%s\"", err->text);
 		fiber_sleep(TAKEN_PAUSE);
 		rc = storage_open(
 			&server->storage, config->drives, config->drive_count, names, config->export_count, err);

@@ -138,7 +138,7 @@ static int array_take(struct storage *storage, const struct raid_scan *scan, con
 
 	if (!sa)
 		return error_set(err, -ENOMEM, "array %s: out of memory", name);
-	int rc = array_open(scan, name, &sa->array, err);
+	int rc = (storage->read_only ? array_look : array_open)(scan, name, &sa->array, err);
 	if (rc < 0) {
 		free(sa);
 		if (strncmp(err->text, "array ", 6) != 0)

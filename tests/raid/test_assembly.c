@@ -38,6 +38,20 @@ static void file_copy(const char *from, const char *to)
 	close(b);
 }
 
+/* Of all that is in it. */
+static uint64_t file_sum(const char *path)
+{
+	static uint8_t piece[1 << 20];
+	uint64_t sum = 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		abort();
+	for (ssize_t n; (n = read(fd, piece, sizeof(piece))) > 0;)
+		sum = checksum64(piece, (size_t)n, sum);
+	close(fd);
+	return sum;
+}
+
 static void row_write(struct volume *v, uint64_t seed, int *result)
 {
 	const struct volume_geometry *g = volume_geometry(v);
@@ -241,6 +255,55 @@ static void test_missing_and_stale(void **state)
 {
 	(void)state;
 	raid_test_run(missing_body, NULL);
+}
+
+/* Who looks before all drives are there does no harm to those that come later. */
+static void look_body(void *arg)
+{
+	(void)arg;
+	struct raid_test t;
+	struct error err = {0};
+	struct array *array;
+	struct raid_scan scan;
+	struct volume *v;
+	uint64_t before[4];
+	int r;
+	raid_test_drives(&t, 4, TEST_DRIVE_BYTES, "");
+	CHECK_OK(raid_test_create(&t, 6, 0, &err), err);
+	array = open_some(&t, 0, 0, NULL);
+	CHECK(array);
+	CHECK_OK(volume_create(array, "v", 0, &err), err);
+	CHECK_OK(volume_open(array, "v", &v, &err), err);
+	row_write(v, 1, &r);
+	CHECK(r == 0);
+	volume_close(v);
+	array_close(array);
+	for (unsigned i = 0; i < 4; i++)
+		before[i] = file_sum(t.path[i]);
+	CHECK_OK(raid_scan(t.paths + 1, 3, &scan, &err), err);
+	CHECK_OK(array_look(&scan, "a0", &array, &err), err);
+	raid_scan_free(&scan);
+	CHECK(member_state_of(array, 0) == MEMBER_MISSING && member_state_of(array, 1) == MEMBER_ACTIVE);
+	CHECK_OK(volume_open(array, "v", &v, &err), err);
+	CHECK(row_same(v, 1));
+	volume_close(v);
+	EXPECT(volume_destroy(array, "v", err_), -EROFS, "open for reading only");
+	array_close(array);
+	for (unsigned i = 0; i < 4; i++)
+		CHECK(file_sum(t.path[i]) == before[i]);
+	array = open_some(&t, 0, 0, NULL);
+	CHECK(array);
+	for (unsigned i = 0; i < 4; i++)
+		CHECK(member_state_of(array, i) == MEMBER_ACTIVE);
+	array_close(array);
+	CHECK(!test_failure[0]);
+	raid_test_remove(&t);
+}
+
+static void test_look(void **state)
+{
+	(void)state;
+	raid_test_run(look_body, NULL);
 }
 
 static void split_body(void *arg)
@@ -473,6 +536,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_create),
 		cmocka_unit_test(test_missing_and_stale),
+		cmocka_unit_test(test_look),
 		cmocka_unit_test(test_split),
 		cmocka_unit_test(test_doubles),
 		cmocka_unit_test(test_damage),

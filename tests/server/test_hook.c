@@ -1,4 +1,7 @@
-/* The hook program: its arguments, one that hangs, one that does not exist, and more events than the queue holds. */
+/*
+ * The hook program: its arguments, one that hangs, one that does not exist, more events than the queue holds, and a
+ * server that stops right after an event.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,6 +87,21 @@ static void test_flood(void **state)
 	hook_stop();
 }
 
+static void test_stop(void **state)
+{
+	struct error err;
+	char body[300];
+	(void)state;
+	snprintf(body, sizeof(body), "echo \"heard $4\" >>%s", out);
+	program_make(body);
+	assert_int_equal(hook_start(program, &err), 0);
+	emit("e", "one");
+	emit("e", "two");
+	emit("e", "the last");
+	hook_stop();
+	assert_true(out_has("heard the last", 0.1));
+}
+
 static void test_missing(void **state)
 {
 	struct error err;
@@ -114,6 +132,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_arguments),
 		cmocka_unit_test(test_flood),
+		cmocka_unit_test(test_stop),
 		cmocka_unit_test(test_missing),
 		cmocka_unit_test(test_hangs),
 	};
