@@ -344,6 +344,12 @@ static void pool_reset(struct nfs4_compound *c, size_t *mark, unsigned *payloads
 	}
 }
 
+static void word_set(struct rpc_request *req, size_t at, uint32_t value)
+{
+	value = __builtin_bswap32(value);
+	memcpy(req->out.base + at, &value, 4);
+}
+
 /* One operation: number, status, result. */
 static nfsstat4 op_step(struct nfs4_compound *c)
 {
@@ -355,29 +361,22 @@ static nfsstat4 op_step(struct nfs4_compound *c)
 
 	if (!xdr_out_room(out, OP_LEAST) && rpc_reply_grow(c->req, OP_LEAST)) /* cannot be: it was reserved */
 		return NFS4ERR_RESOURCE;
-	xdr_lay_u32(out, op == &op_illegal ? (uint32_t)OP_ILLEGAL : c->opnum);
-	xdr_lay_u32(out, NFS4_OK);
+	xdr_lay_u64(out, (uint64_t)(op == &op_illegal ? (uint32_t)OP_ILLEGAL : c->opnum) << 32 | NFS4_OK);
 	c->keep_result = false;
 	nfsstat4 status = decoded ? op_run(c, op) : NFS4ERR_BADXDR;
 	if (c->replayed)
 		return status;
-	if (status && !c->keep_result) {
+	counter_add(&op_metrics[metric].calls, 1);
+	if (!status)
+		return status;
+	counter_add(&op_metrics[metric].errors, 1);
+	if (!c->keep_result) {
 		out->p = out->base + at + OP_HEAD;
 		if (c->opnum == OP_SETATTR && decoded)
 			xdr_put_u32(out, 0); /* the attributes that were set stand there with any status */
 	}
-	uint32_t word = __builtin_bswap32(status);
-	memcpy(out->base + at + 4, &word, 4);
-	counter_add(&op_metrics[metric].calls, 1);
-	if (status)
-		counter_add(&op_metrics[metric].errors, 1);
+	word_set(c->req, at + 4, status);
 	return status;
-}
-
-static void word_set(struct rpc_request *req, size_t at, uint32_t value)
-{
-	value = __builtin_bswap32(value);
-	memcpy(req->out.base + at, &value, 4);
 }
 
 static int compound_run(struct nfs4_compound *c, const struct xdr_opaque *tag)
@@ -388,10 +387,13 @@ static int compound_run(struct nfs4_compound *c, const struct xdr_opaque *tag)
 	unsigned payloads = 0;
 	nfsstat4 status = NFS4_OK;
 
-	if (rpc_reply_grow(req, 12 + xdr_round(tag->len) + OP_LEAST))
+	uint32_t room = 12 + xdr_round(tag->len) + OP_LEAST;
+	if (!xdr_out_room(&req->out, room) && rpc_reply_grow(req, room))
 		return RPC_GARBAGE_ARGS;
 	xdr_lay_u32(&req->out, NFS4_OK);
-	xdr_put_opaque(&req->out, tag->data, tag->len);
+	xdr_lay_u32(&req->out, tag->len);
+	if (tag->len)
+		xdr_put_fixed(&req->out, tag->data, tag->len);
 	xdr_lay_u32(&req->out, 0);
 	if (c->minor < 1 || c->minor > 2) {
 		word_set(req, start, NFS4ERR_MINOR_VERS_MISMATCH);
@@ -419,7 +421,7 @@ static int compound(struct rpc_request *req)
 
 	if (!xdr_decode_COMPOUND4args_head(&req->in, &head) || head.tag.len > NFS4_OPAQUE_LIMIT)
 		return RPC_GARBAGE_ARGS;
-	memset(&c, 0, offsetof(struct nfs4_compound, current));
+	memset(&c, 0, offsetof(struct nfs4_compound, current_stateid));
 	c.current.kind = c.saved.kind = NFS4_FH_NONE;
 	c.req = req;
 	c.exports = exports_get();

@@ -71,14 +71,10 @@ struct nfs4_compound {
 	uint32_t minor;
 	uint32_t op_index, op_count; /* position in the compound */
 	uint32_t opnum;
-	struct exports *exports; /* held until the end */
-	struct fs_op op;	 /* for operations on the current filehandle; cred is current.cred */
-	struct fs_reply mark;	 /* session and sequence, for changes that must not be done twice (nfs4_replay.c) */
-	uint32_t slot_id;
-	bool replay;		     /* of an earlier life's session */
+	struct exports *exports;     /* held until the end */
 	const struct fs_reply *told; /* the operation was done by it: only its success is told */
+	bool replay;		     /* of an earlier life's session */
 	/* The current stateid (RFC 8881 16.2.3.1.2) goes with the filehandle: nfs4_fh_changed() forgets it. */
-	stateid4 current_stateid, saved_stateid;
 	bool current_stateid_valid, saved_stateid_valid;
 	bool keep_result;	      /* set by a handler whose result goes with an error */
 	struct nfs4_session *session; /* NULL outside of one */
@@ -92,8 +88,14 @@ struct nfs4_compound {
 	bool uncached;		/* a retry whose reply was not kept: the next operation says so */
 	bool replayed;		/* the reply was told again: nothing more to do */
 	bool drop;		/* the connection is lost: no reply */
-	/* Last, and not cleared at the beginning but for their kind: they are large. */
+	/* Not cleared at the beginning: the stateids have no meaning before they are valid, ... */
+	stateid4 current_stateid, saved_stateid;
+	/* ... the mark and the slot's number, for changes that must not be done twice, before nfs4_mark_begin(), ... */
+	struct fs_reply mark;
+	uint32_t slot_id;
+	/* ... and these, which are large, while the filehandle's kind is none. */
 	struct nfs4_fh current, saved;
+	struct fs_op op; /* for operations on the current filehandle; cred is current.cred */
 };
 
 #define NFS4_OP_FH 1u	      /* needs a current filehandle */

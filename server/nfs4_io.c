@@ -62,12 +62,18 @@ static nfsstat4 io_begin(struct nfs4_compound *c, const stateid4 *stateid, uint3
 
 static uint32_t count_of(const struct nfs4_compound *c)
 {
-	struct xdr_in in = c->req->in;
+	const uint32_t before = NFS4_STATEID_BYTES + 8;
+	const uint8_t *at = c->req->in.p;
 
-	if (!xdr_in_room(&in, NFS4_STATEID_BYTES + 8 + 4))
-		return 0;
-	in.p += NFS4_STATEID_BYTES + 8;
-	uint32_t count = xdr_take_u32(&in);
+	if ((size_t)(c->req->in.end - at) < before + 4) { /* they are in two pieces */
+		struct xdr_in in = c->req->in;
+		if (!xdr_in_room(&in, before + 4))
+			return 0;
+		at = in.p;
+	}
+	uint32_t count;
+	memcpy(&count, at + before, sizeof(count));
+	count = __builtin_bswap32(count);
 	return count < NFS_IO_MAX ? count : NFS_IO_MAX;
 }
 

@@ -371,27 +371,21 @@ void nfs4_stateid_put_stale(struct fs_id id, stateid4 *to)
 	put_le32(to->other + 8, id.gen);
 }
 
-static bool bytes_are(const uint8_t *p, size_t n, uint8_t what)
-{
-	for (size_t i = 0; i < n; i++)
-		if (p[i] != what)
-			return false;
-	return true;
-}
-
 enum stateid_special { STATEID_NORMAL, STATEID_ANONYMOUS, STATEID_BYPASS, STATEID_CURRENT, STATEID_INVALID };
 
-static enum stateid_special stateid_special(const stateid4 *id)
+static inline enum stateid_special stateid_special(const stateid4 *id)
 {
-	if (bytes_are(id->other, sizeof(id->other), 0))
+	static const stateid4 zeros, ones = {.other = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255}};
+
+	if (!memcmp(id->other, zeros.other, sizeof(id->other)))
 		return id->seqid == 0 ? STATEID_ANONYMOUS : id->seqid == 1 ? STATEID_CURRENT : STATEID_INVALID;
-	if (bytes_are(id->other, sizeof(id->other), 0xff))
+	if (!memcmp(id->other, ones.other, sizeof(id->other)))
 		return id->seqid == UINT32_MAX ? STATEID_BYPASS : STATEID_INVALID;
 	return STATEID_NORMAL;
 }
 
 /* Locked on success. Any client's, any seqid. */
-static struct nfs4_state *state_at(const stateid4 *id)
+static inline struct nfs4_state *state_at(const stateid4 *id)
 {
 	uint32_t place = get_le32(id->other + 4), index = place & INDEX_MAX;
 	struct nfs4_state_shard *shard = &all.shard[place >> (32 - SHARD_BITS)];
@@ -424,11 +418,26 @@ static nfsstat4 seqid_check(const struct nfs4_state *state, uint32_t seqid)
 	return (int32_t)(seqid - state->seqid) < 0 ? NFS4ERR_OLD_STATEID : NFS4ERR_BAD_STATEID;
 }
 
+/* nfs4_state_find() of a stateid that is none of the special ones. */
+static inline nfsstat4 state_find(struct nfs4_compound *c, const stateid4 *stateid, struct nfs4_state **found)
+{
+	struct nfs4_state *state = state_at(stateid);
+
+	if (!state)
+		return NFS4ERR_BAD_STATEID;
+	nfsstat4 status = state->client != c->client ? NFS4ERR_BAD_STATEID : seqid_check(state, stateid->seqid);
+	if (status == NFS4_OK && state->kind == NFS4_STATE_DELEG && state->deleg.revoked)
+		status = NFS4ERR_DELEG_REVOKED;
+	if (status != NFS4_OK) {
+		pthread_mutex_unlock(&state->file->shard->lock);
+		return status;
+	}
+	*found = state;
+	return NFS4_OK;
+}
+
 nfsstat4 nfs4_state_find(struct nfs4_compound *c, const stateid4 *stateid, struct nfs4_state **found)
 {
-	struct nfs4_state *state;
-	nfsstat4 status;
-
 	switch (stateid_special(stateid)) {
 	case STATEID_CURRENT:
 		if (!c->current_stateid_valid)
@@ -444,18 +453,7 @@ nfsstat4 nfs4_state_find(struct nfs4_compound *c, const stateid4 *stateid, struc
 	case STATEID_INVALID:
 		return NFS4ERR_BAD_STATEID;
 	}
-	state = state_at(stateid);
-	if (!state)
-		return NFS4ERR_BAD_STATEID;
-	status = state->client != c->client ? NFS4ERR_BAD_STATEID : seqid_check(state, stateid->seqid);
-	if (status == NFS4_OK && state->kind == NFS4_STATE_DELEG && state->deleg.revoked)
-		status = NFS4ERR_DELEG_REVOKED;
-	if (status != NFS4_OK) {
-		pthread_mutex_unlock(&state->file->shard->lock);
-		return status;
-	}
-	*found = state;
-	return NFS4_OK;
+	return state_find(c, stateid, found);
 }
 
 bool nfs4_file_is_current(const struct nfs4_file *file, const struct nfs4_compound *c)
@@ -507,15 +505,15 @@ nfsstat4 nfs4_stateid_check(
 	if (special == STATEID_CURRENT && c->current_stateid_valid) {
 		stateid = &c->current_stateid;
 		special = stateid_special(stateid);
-		if (special == STATEID_CURRENT)
-			return NFS4ERR_BAD_STATEID;
 	}
 	if (special == STATEID_ANONYMOUS || (special == STATEID_BYPASS && (access & OPEN4_SHARE_ACCESS_WRITE)))
 		return anonymous_check(c, access);
 	if (special == STATEID_BYPASS)
 		return nfs4_grace_active() ? NFS4ERR_GRACE
 					   : nfs4_deleg_break_read(c->current.fs, c->current.id, c->client);
-	status = nfs4_state_find(c, stateid, &state);
+	if (special != STATEID_NORMAL)
+		return NFS4ERR_BAD_STATEID;
+	status = state_find(c, stateid, &state);
 	if (status != NFS4_OK)
 		return status;
 	status = nfs4_file_is_current(state->file, c) ? state_allows(state, access, c->current.cred.uid, &use->opened)
