@@ -137,12 +137,14 @@ static bool call_admit(struct rpc_call *call)
 
 static inline bool conn_may_enter(const struct rpc_connection *conn)
 {
+	if (__builtin_expect(conn->entered < ENTERED_LEAST, 1))
+		return true;
 	const struct rpc_shard *shard = conn->shard;
 	uint32_t most = reactor_fibers() / 4 * 3; /* others of the reactor need some */
 	uint64_t fibers = most > shard->running ? most - shard->running : 0;
 	uint64_t memory = shard->limit > shard->used ? (shard->limit - shard->used) / RUN_BYTES : 0;
 
-	return conn->entered < ENTERED_LEAST || conn->entered < (fibers < memory ? fibers : memory) / SHARE_CALLS;
+	return conn->entered < (fibers < memory ? fibers : memory) / SHARE_CALLS;
 }
 
 static inline void call_enter(struct rpc_call *call)
