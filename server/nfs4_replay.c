@@ -6,10 +6,11 @@
  * only that would do the change anew in a new session: a REMOVE that was done would fail.
  *
  * So a change carries a mark (struct fs_reply) into its transaction, where the client wanted its reply kept: session,
- * slot, sequence, which operation of the compound it was, and a checksum of the request. Which operations do is said in
- * nfs4_ops[] (NFS4_OP_MARKED): all that change names, attributes, extended attributes or ranges of a file. Not WRITE
- * and COPY: what they have not made stable a client must send anew anyway, since the verifier is another, and a mark
- * for each would double what a small WRITE costs the log. Nor what changes states alone: they are gone, and reclaimed.
+ * slot, sequence, which operation of the compound it was, and a checksum of the request and its user, which is the same
+ * over every transport. Which operations do is said in nfs4_ops[] (NFS4_OP_MARKED): all that change names, attributes,
+ * extended attributes or ranges of a file. Not WRITE and COPY: what they have not made stable a client must send anew
+ * anyway, since the verifier is another, and a mark for each would double what a small WRITE costs the log. Nor what
+ * changes states alone: they are gone, and reclaimed.
  *
  * The marks are read at start. A SEQUENCE whose session is unknown, but which has a mark, is what it was before (RFC
  * 8881 2.10.6.5): operations with a mark tell their success, and those that change nothing run once more. What was not
@@ -28,7 +29,7 @@
 #include "server/nfs4_session.h"
 
 #define MARK_NFS4 0x80000000u /* tells marks from those of NFSv3, whose procedure numbers are small */
-#define MARK_RDMA 0x40000000u /* the checksum is of another form then */
+#define MARK_RDMA 0x40000000u /* older: came over RDMA, and the checksum is without what Read chunks brought */
 #define MARK_SLOT 14	      /* then the operation's place in the compound, and its number */
 #define MARK_PLACE 8
 _Static_assert(NFS4_SLOTS_MAX <= 1u << (30 - MARK_SLOT) && NFS4_OPS_MAX <= 1u << (MARK_SLOT - MARK_PLACE) &&
@@ -141,7 +142,8 @@ nfsstat4 nfs4_replay_begin(struct nfs4_compound *c)
 
 	if (!known)
 		return NFS4ERR_BADSESSION;
-	if (known->checksum != c->mark.checksum && !(known->proc & MARK_RDMA) == !c->req->rdma)
+	bool comparable = !(known->proc & MARK_RDMA) || (c->req->rdma && c->req->in.reduced_pos == UINT32_MAX);
+	if (known->checksum != c->mark.checksum && comparable)
 		return NFS4ERR_SEQ_FALSE_RETRY;
 	c->replay = true;
 	return NFS4_OK;
@@ -160,7 +162,6 @@ bool nfs4_replay_passed(const struct nfs4_compound *c)
 
 void nfs4_mark(struct nfs4_compound *c)
 {
-	c->mark.proc = MARK_NFS4 | (c->req->rdma ? MARK_RDMA : 0) | c->slot_id << MARK_SLOT |
-		       c->op_index << MARK_PLACE | c->opnum;
+	c->mark.proc = MARK_NFS4 | c->slot_id << MARK_SLOT | c->op_index << MARK_PLACE | c->opnum;
 	c->op.reply = &c->mark;
 }

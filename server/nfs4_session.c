@@ -8,6 +8,10 @@
  * the results in XDR, not bytes of a transport: the retry may come over another. A kept reply is never changed; whoever
  * tells it again holds a reference while the slot may have gone on.
  *
+ * A request is known by its user, its length and its beginning. They are the same over every transport, but for data
+ * that an RDMA Read chunk brings, which has not come when SEQUENCE runs: a slot's checksum ends before it. For a mark
+ * that outlives the server (nfs4_replay.c) the beginning of that data is fetched.
+ *
  * Slots come and go in chunks. A client that uses all gets more, up to NFS4_SLOTS_MAX, while memory for kept replies is
  * not short; one that uses few for long is told a lower target, and when it says that it has heard, the upper ones go.
  *
@@ -433,21 +437,89 @@ nfsstat4 nfs4_op_destroy_session(struct nfs4_compound *c)
  * SEQUENCE (RFC 8881 18.46)
  */
 
-/* Of what follows SEQUENCE: how much, and its beginning. */
-static uint64_t request_checksum(const struct nfs4_compound *c)
+/* Bytes that follow SEQUENCE, with all that Read chunks bring. */
+static inline uint32_t request_left(const struct xdr_in *in)
 {
-	const struct xdr_in *in = &c->req->in;
-	uint32_t left = (uint32_t)xdr_in_left(in), some = least(left, CHECKSUM_BYTES) & ~3u;
-	uint64_t seed = left ^ (uint64_t)c->op_count << 32;
+	uint32_t left = (uint32_t)xdr_in_left(in);
 
-	if ((size_t)(in->end - in->p) >= some)
-		return checksum64(in->p, some, seed);
-	uint8_t copy[CHECKSUM_BYTES];
-	struct xdr_pool pool = {copy, 0, sizeof(copy)};
+	if (in->reduced_pos == UINT32_MAX)
+		return left;
+	left += xdr_round(in->reduced_len);
+	for (uint32_t i = 0; i < in->reduced_left; i++)
+		left += xdr_round(in->reduced[i].len);
+	return left;
+}
+
+static inline uint64_t request_seed(const struct nfs4_compound *c, uint32_t left)
+{
+	return left ^ (uint64_t)c->op_count << 32;
+}
+
+/* The first BYTES, in one piece: where they are, or in COPY. NULL cannot be: they are there. */
+static const uint8_t *request_bytes_at(const struct xdr_in *in, uint32_t bytes, uint8_t copy[CHECKSUM_BYTES])
+{
+	struct xdr_pool pool = {copy, 0, CHECKSUM_BYTES};
 	struct xdr_in pieces = *in;
 
 	pieces.pool = &pool;
-	return xdr_in_room(&pieces, some) ? checksum64(pieces.p, some, seed) : 0; /* 0 cannot be: they are there */
+	return xdr_in_room(&pieces, bytes) ? pieces.p : NULL;
+}
+
+static __attribute__((noinline)) uint64_t checksum_pieces(const struct xdr_in *in, uint32_t bytes, uint64_t seed)
+{
+	uint8_t copy[CHECKSUM_BYTES];
+	const uint8_t *at = request_bytes_at(in, bytes, copy);
+
+	return at ? checksum64(at, bytes, seed) : 0;
+}
+
+/* Of what follows SEQUENCE: how much, and its beginning, as far as MOST or to the first chunk. */
+static struct nfs4_request_sum request_sum(const struct nfs4_compound *c, uint32_t most)
+{
+	const struct xdr_in *in = &c->req->in;
+	uint32_t left = request_left(in), bytes = least(left, most) & ~3u;
+	uint32_t to_chunk = in->reduced_pos - xdr_in_pos(in); /* much, if there is none or it is behind us */
+	uint64_t seed = request_seed(c, left);
+
+	if (to_chunk < bytes)
+		bytes = to_chunk & ~3u;
+	bool together = (size_t)(in->end - in->p) >= bytes;
+	uint64_t checksum = together ? checksum64(in->p, bytes, seed) : checksum_pieces(in, bytes, seed);
+	return (struct nfs4_request_sum){checksum, bytes};
+}
+
+/*
+ * The same as if nothing had come in chunks. SUM: as far as the first. The chunks that are left to fetch are longer
+ * than what is wanted here (rdma_call.c). False: the connection is lost. Waits.
+ */
+static bool request_sum_whole(struct nfs4_compound *c, struct nfs4_request_sum *sum)
+{
+	const struct xdr_in *in = &c->req->in;
+	uint32_t left = request_left(in), bytes = least(left, CHECKSUM_BYTES) & ~3u;
+	uint8_t copy[CHECKSUM_BYTES], whole[CHECKSUM_BYTES];
+
+	if (sum->bytes == bytes)
+		return true;
+	struct slice rest = {.buf = buf_alloc(bytes - sum->bytes), .len = bytes - sum->bytes};
+	struct xdr_payload data = {.len = rest.len, .pos = in->reduced_pos};
+	const uint8_t *at = request_bytes_at(in, sum->bytes, copy);
+	int rc = at ? rpc_payload_fetch(c->req, &data, &rest, 1) : -EIO;
+
+	if (!rc) {
+		memcpy(whole, at, sum->bytes);
+		memcpy(whole + sum->bytes, slice_data(&rest), rest.len);
+		*sum = (struct nfs4_request_sum){checksum64(whole, bytes, request_seed(c, left)), bytes};
+	}
+	buf_put(rest.buf);
+	return !rc;
+}
+
+/* Whether the slot's last request may be this one. If that came without the chunk that this one has, nobody can say. */
+static bool request_same(const struct nfs4_compound *c, const struct nfs4_slot *slot)
+{
+	struct nfs4_request_sum sum = request_sum(c, slot->sum.bytes);
+
+	return slot->uid == c->req->cred.uid && (sum.bytes < slot->sum.bytes || sum.checksum == slot->sum.checksum);
 }
 
 static uint32_t request_bytes(const struct nfs4_compound *c)
@@ -494,7 +566,7 @@ static uint32_t least_reply(const struct nfs4_compound *c)
 
 /* Session locked. *AGAIN: it was done; *REPLY then, with a reference, where it was kept. */
 static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session, const SEQUENCE4args *args,
-	uint64_t checksum, bool *again, struct nfs4_reply **reply)
+	struct nfs4_request_sum sum, bool *again, struct nfs4_reply **reply)
 {
 	if (session->gone)
 		return NFS4ERR_BADSESSION;
@@ -506,8 +578,7 @@ static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session
 	if (args->sa_sequenceid == slot->sequence && slot->busy)
 		return NFS4ERR_DELAY;
 	if (args->sa_sequenceid == slot->sequence && slot->used) {
-		/* over another transport the checksum is of another form */
-		if (slot->uid != c->req->cred.uid || (slot->rdma == c->req->rdma && slot->checksum != checksum))
+		if (!request_same(c, slot))
 			return NFS4ERR_SEQ_FALSE_RETRY;
 		*again = true;
 		*reply = slot->reply;
@@ -526,8 +597,7 @@ static nfsstat4 slot_check(struct nfs4_compound *c, struct nfs4_session *session
 	slot->busy = true;
 	slot->used = true;
 	slot->sequence = args->sa_sequenceid;
-	slot->checksum = checksum;
-	slot->rdma = c->req->rdma;
+	slot->sum = sum;
 	slot->uid = c->req->cred.uid;
 	session->busy++;
 	c->slot = slot;
@@ -556,6 +626,15 @@ static bool put_sequence(
 	return true;
 }
 
+/* What of the request a restart must not make forgotten. False: the connection is lost. Waits. */
+static bool mark_begin(struct nfs4_compound *c, const SEQUENCE4args *args, struct nfs4_request_sum sum)
+{
+	c->drop = !request_sum_whole(c, &sum);
+	if (!c->drop)
+		nfs4_mark_begin(c, args, sum.checksum);
+	return !c->drop;
+}
+
 nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 {
 	SEQUENCE4args args;
@@ -566,16 +645,17 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 	if (!xdr_decode_SEQUENCE4args(&c->req->in, &args))
 		return NFS4ERR_BADXDR;
 	struct nfs4_session *session = session_find(args.sa_sessionid);
-	uint64_t checksum = request_checksum(c);
+	struct nfs4_request_sum sum = request_sum(c, CHECKSUM_BYTES);
 	nfsstat4 status;
 
 	if (!session) {
-		nfs4_mark_begin(c, &args, checksum);
+		if (!mark_begin(c, &args, sum))
+			return NFS4ERR_DELAY;
 		status = nfs4_replay_begin(c);
 		return status ? status : nfs4_fits(c, put_sequence(out, &args, args.sa_slotid, args.sa_slotid, 0));
 	}
 	pthread_mutex_lock(&session->lock);
-	status = slot_check(c, session, &args, checksum, &again, &reply);
+	status = slot_check(c, session, &args, sum, &again, &reply);
 	uint32_t slots = session->slots, target = session->target;
 	pthread_mutex_unlock(&session->lock);
 	if (status) {
@@ -593,8 +673,8 @@ nfsstat4 nfs4_op_sequence(struct nfs4_compound *c)
 	}
 	c->uncached = again;
 	c->cache = args.sa_cachethis;
-	if (c->cache)
-		nfs4_mark_begin(c, &args, checksum);
+	if (c->cache && !mark_begin(c, &args, sum))
+		return NFS4ERR_DELAY;
 	c->out_max = session->fore.ca_maxresponsesize;
 	c->cache_max = session->fore.ca_maxresponsesize_cached;
 	return nfs4_fits(c, put_sequence(out, &args, slots - 1, target, status_flags(session)));

@@ -36,13 +36,18 @@ struct nfs4_reply {
 	uint8_t data[];
 };
 
+/* What a request is known by: a retry must be the same. */
+struct nfs4_request_sum {
+	uint64_t checksum;
+	uint32_t bytes; /* that it covers */
+};
+
 struct nfs4_slot {
 	uint32_t sequence; /* of the last request */
 	bool used;	   /* there was one */
 	_Atomic bool busy; /* it runs, and its reply is the request's: see nfs4_sequence_end() */
-	bool rdma;	   /* came over RDMA: the checksum is of another form then */
 	uint32_t uid;
-	uint64_t checksum;	  /* of the request: a retry must be the same */
+	struct nfs4_request_sum sum;
 	struct nfs4_reply *reply; /* to the last request; NULL: not kept */
 };
 

@@ -42,6 +42,8 @@ struct client {
 	uint32_t xid, flavor, uid, gid;
 	uint8_t *call, *reply, *memory;
 	struct xdr_out out;
+	/* Data in the call that a transport may send apart from it (a Read chunk), if data_bytes is not 0. */
+	uint32_t data_at, data_bytes;
 	struct xdr_in in;
 	struct xdr_pool pool;
 	int accept_stat; /* of the last call; -1: denied */
@@ -100,6 +102,7 @@ static inline struct xdr_out *client_begin(struct client *c, uint32_t program, u
 {
 	struct xdr_out *o = &c->out;
 
+	c->data_bytes = 0;
 	xdr_out_init(o, c->call + 4, CLIENT_ROOM - 4);
 	xdr_put_u32(o, ++c->xid);
 	xdr_put_u32(o, 0);

@@ -1,7 +1,8 @@
 /*
  * The test client's calls over RDMA: a peer of bare verbs carries them, in line as far as 4 KiB go, and as long calls
  * (RDMA_NOMSG, RFC 8166 3.5.3) beyond; each offers a Reply chunk for a reply that is longer. Data is part of the
- * message: no chunk is offered for it, so call and reply are the bytes that they are over TCP.
+ * message, so call and reply are the bytes that they are over TCP; but for what the client has as data of its own
+ * (data_bytes), which goes in a Read chunk.
  */
 #ifndef TESTS_NFS_CLIENT_RDMA_H
 #define TESTS_NFS_CLIENT_RDMA_H
@@ -47,7 +48,8 @@ static inline bool rdma_client_send(struct client *c)
 	uint32_t bytes = (uint32_t)(c->out.p - c->out.base);
 	uint8_t message[PEER_SLOT];
 	struct xdr_out o;
-	bool in_line = bytes <= RDMA_INLINE_MAX - 64;
+	uint32_t apart = xdr_round(c->data_bytes), behind = bytes - c->data_at - apart;
+	bool in_line = bytes - apart <= RDMA_INLINE_MAX - 64;
 
 	xdr_out_init(&o, message, sizeof(message));
 	xdr_put_u32(&o, c->xid);
@@ -60,14 +62,24 @@ static inline bool rdma_client_send(struct client *c)
 		xdr_put_u32(&o, 1);
 		xdr_put_u32(&o, 0); /* position */
 		rdma_client_segment(&o, p, 0, bytes);
+	} else if (apart) {
+		assert_true(apart <= RDMA_CLIENT_HALF);
+		memcpy(p->memory, c->out.base + c->data_at, c->data_bytes);
+		xdr_put_u32(&o, 1);
+		xdr_put_u32(&o, c->data_at);
+		rdma_client_segment(&o, p, 0, c->data_bytes);
 	}
 	xdr_put_u32(&o, 0);
 	xdr_put_u32(&o, 0);
 	xdr_put_u32(&o, 1);
 	xdr_put_u32(&o, 1);
 	rdma_client_segment(&o, p, RDMA_CLIENT_HALF, CLIENT_ROOM);
-	if (in_line)
+	if (in_line && apart) {
+		xdr_put_fixed(&o, c->out.base, c->data_at);
+		xdr_put_fixed(&o, c->out.base + c->data_at + apart, behind);
+	} else if (in_line) {
 		xdr_put_fixed(&o, c->out.base, bytes);
+	}
 	return peer_send(p, message, (uint32_t)(o.p - o.base));
 }
 
