@@ -7,9 +7,10 @@
  * at or above the floor that the table gives for it. All others are told apart for the administrator: stale,
  * failed before, foreign (not of this array any more), twice there.
  *
- * Refused: two halves that went on without each other (same event, different content), a drive that
- * somebody else holds, and more missing than the redundancy bears. Missing members are written into
- * the superblocks of the others before the array is handed out, unless to one who only looks.
+ * Refused: two halves that went on without each other (same event, different content; or one that is still listed by
+ * the other), a drive that somebody else holds, and more missing than the redundancy bears. Of different contents with
+ * the same event, those that were never written to all whom they name do not count (config_strayed()). Missing members
+ * are written into the superblocks of the others before the array is handed out, unless to one who only looks.
  */
 #include <assert.h>
 #include <errno.h>
@@ -136,9 +137,86 @@ static int candidates_collect(
 	return 0;
 }
 
+/* Reads the superblock of C again. */
+static int candidate_again(const struct candidate *c, struct super_found *found, struct error *err)
+{
+	struct drive *drive;
+	int r = candidate_read(c->info->path, false, &drive, found, err);
+	if (!r && (memcmp(&found->member, &c->member, 16) != 0 || found->config.events != c->events ||
+			  found->common != c->common))
+		r = error_set(err, -EAGAIN, "%s: changed while the array was being opened", c->info->path);
+	return r;
+}
+
+static int apart(const struct assembly *a, const struct candidate *x, const struct candidate *y, struct error *err)
+{
+	return error_set(err, -EUCLEAN,
+		"array %s: %s and %s went on without each other (at events %llu and %llu); start one side only",
+		a->top->config.name, x->info->path, y->info->path, (unsigned long long)x->events,
+		(unsigned long long)y->events);
+}
+
+/* Of those with most events some have another content than A->NEWEST, and all of these were left behind: 0. */
+static int newest_check(struct assembly *a, struct error *err)
+{
+	const struct raid_config *top = &a->top->config;
+	for (unsigned i = 0; i < a->count; i++) {
+		const struct candidate *c = &a->list[i];
+		unsigned slot = 0;
+		if (c->events != top->events || c->common == a->newest->common)
+			continue;
+		while (slot < top->slots && memcmp(&top->member[slot].uuid, &c->member, sizeof(c->member)) != 0)
+			slot++;
+		uint8_t state = slot < top->slots ? top->member[slot].state : FORMAT_MEMBER_NONE;
+		if (state != FORMAT_MEMBER_FAILED && state != FORMAT_MEMBER_MISSING && state != FORMAT_MEMBER_SPARE)
+			return apart(a, a->newest, c, err);
+		int r = candidate_again(c, a->one, err);
+		if (r)
+			return r;
+		if (config_strayed(top, slot, &a->one->config))
+			return apart(a, a->newest, c, err);
+	}
+	return 0;
+}
+
+/* Whose content speaks for the array, if there are several with most events. */
+static int newest_choose(struct assembly *a, struct error *err)
+{
+	uint64_t events = a->newest->events, tried = a->newest->common;
+	struct error why = {0};
+	int r = newest_check(a, err);
+	for (unsigned i = 0; i < a->count && r == -EUCLEAN; i++) {
+		struct candidate *c = &a->list[i];
+		if (c->events != events || c->common == tried)
+			continue;
+		tried = c->common;
+		a->newest = c;
+		r = candidate_again(c, a->top, err);
+		if (!r)
+			r = newest_check(a, &why);
+	}
+	return r;
+}
+
+/* C is to be used though it is behind: it did not get that far without the newest. A->TOP is that one's. */
+static int candidate_check(struct assembly *a, const struct candidate *c, struct error *err)
+{
+	const struct raid_config *top = &a->top->config;
+	const struct member_config *m = &top->member[c->slot];
+	if (c->events >= top->events || c->events <= m->events || m->state == FORMAT_MEMBER_SPARE)
+		return 0;
+	int r = candidate_again(c, a->one, err);
+	if (!r && config_strayed(top, c->slot, &a->one->config))
+		r = apart(a, a->newest, c, err);
+	return r;
+}
+
 static int candidates_judge(struct assembly *a, struct error *err)
 {
 	assert(a->newest); /* candidates_collect() found one */
+	int r = newest_choose(a, err);
+	if (r)
+		return r;
 	const struct raid_config *top = &a->top->config;
 	for (unsigned i = 0; i < a->count; i++) {
 		struct candidate *c = &a->list[i];
@@ -148,11 +226,6 @@ static int candidates_judge(struct assembly *a, struct error *err)
 				memcmp(&top->member[slot].uuid, &c->member, sizeof(c->member)) == 0)
 				c->slot = slot;
 		const struct member_config *m = c->slot < top->slots ? &top->member[c->slot] : NULL;
-		if (c->events == top->events && c->common != a->newest->common)
-			return error_set(err, -EUCLEAN,
-				"array %s: %s and %s went on without each other (both at event %llu); start one side "
-				"only",
-				top->name, a->newest->info->path, c->info->path, (unsigned long long)top->events);
 		if (!m || memcmp(&m->uuid, &c->member, sizeof(m->uuid)) != 0)
 			c->verdict = CANDIDATE_FOREIGN;
 		else if (m->state == FORMAT_MEMBER_FAILED)
@@ -179,7 +252,10 @@ static int candidates_judge(struct assembly *a, struct error *err)
 			else
 				x->verdict = y->verdict = CANDIDATE_TWICE;
 		}
-	return 0;
+	for (unsigned i = 0; i < a->count && !r; i++)
+		if (a->list[i].verdict == CANDIDATE_USE)
+			r = candidate_check(a, &a->list[i], err);
+	return r;
 }
 
 static const char *candidate_word(enum candidate_verdict verdict)
@@ -268,7 +344,7 @@ static int array_start(struct assembly *a, struct error *err)
 			m->state != FORMAT_MEMBER_MISSING) {
 			/* from now on it misses what is written; a rebuild that was under way begins again */
 			if (m->state == FORMAT_MEMBER_ACTIVE)
-				m->map_id = c->events + 1;
+				m->map_id = missed_id();
 			m->left = c->events + 1;
 			m->rebuild_next = 0;
 			m->state = FORMAT_MEMBER_MISSING;

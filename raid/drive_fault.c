@@ -423,7 +423,8 @@ static int command_run(struct fault_handle *handle, struct drive_cmd *cmd)
 	}
 	if (fault_hits(s, FAULT_LOST_WRITE))
 		return 0;
-	return transfer(s, handle->fd, cmd, cmd->bytes);
+	int r = transfer(s, handle->fd, cmd, cmd->bytes);
+	return fault_hits(s, FAULT_FALSE_ERROR) ? -EIO : r;
 }
 
 /* A write with FUA ends well: it becomes durable now, if the power is still on. Under the mutex. */

@@ -7,7 +7,7 @@
  *
  * A drive that is added is one of these:
  *   - the member that it was, lost meanwhile, with a map of what it missed: those rows are rebuilt. Trusted only if
- *     it has seen its floor, and no event from the one on in which the others went on without it;
+ *     it has seen its floor, and has not gone on without the others;
  *   - the same without a usable map: rebuilt whole;
  *   - a new one (empty, of the shared pool, or forced): it takes a lost slot, or waits as a spare.
  *
@@ -147,6 +147,7 @@ static int spare_use(struct array *array, unsigned from, unsigned to, struct err
 		.state = FORMAT_MEMBER_REBUILD,
 		.events = c->member[from].events,
 		.changed = wall_ns(),
+		.left = c->events + 1,
 	};
 	c->member[from] = (struct member_config){.state = FORMAT_MEMBER_NONE};
 	pthread_mutex_unlock(&array->table);
@@ -212,8 +213,8 @@ static int member_return(struct add_call *call, unsigned slot, const struct supe
 	bool spare = mc->state == FORMAT_MEMBER_SPARE;
 	if (spare ? atomic_load(&member->state) == FORMAT_MEMBER_SPARE : !state_lost(mc->state))
 		return error_set(call->err, -EEXIST, "%s: is member %u of array %s already", call->path, slot, c->name);
-	bool ahead = !spare && found->config.events >= mc->left && mc->left;
-	if (ahead && !call->how.force)
+	bool strayed = !spare && config_strayed(c, slot, &found->config);
+	if (strayed && !call->how.force)
 		return error_set(call->err, -EUCLEAN,
 			"%s: member %u of array %s went on without the others (event %llu, they went on at %llu); with "
 			"--force it is rebuilt from them",
@@ -245,8 +246,11 @@ static int member_return(struct add_call *call, unsigned slot, const struct supe
 	}
 	struct member_config was = *mc;
 	if (!spare) {
-		if (ahead || found->config.events < mc->events)
+		if (strayed || found->config.events < mc->events)
 			mc->map_id = 0;
+		if (strayed) /* what it was with others it is no witness for */
+			mc->left = c->events + 1;
+		member->fresh = !strayed;
 		mc->state = FORMAT_MEMBER_REBUILD;
 		mc->rebuild_next = 0;
 		mc->changed = wall_ns();

@@ -12,6 +12,11 @@
  * the last event that all active members have for certain. A crash in the middle of a commit leaves
  * members one event apart, all of them at or above the floor: none is stale. One below it is.
  *
+ * A commit that was cut short may have reached a member alone that is not there when the array is opened again. The
+ * others then use its number once more, and both have the same one with different content, though nobody went on
+ * without anybody: what ends only when all that it names have it has not ended while one of them has not. So a number
+ * alone does not tell who went on without us, but the members that were named do: config_strayed().
+ *
  * When more would be lost than the redundancy bears, nothing is written any more: the array stops, and
  * the superblocks stay as they are, so that drives which come back after a reboot are taken again.
  */
@@ -42,6 +47,24 @@ bool config_viable(const struct raid_config *c)
 		for (unsigned j = 0; j < c->log_copies; j++)
 			lost += c->member[group + (first - group + j) % width].state != FORMAT_MEMBER_ACTIVE;
 		if (lost == c->log_copies)
+			return false;
+	}
+	return true;
+}
+
+bool config_strayed(const struct raid_config *ours, unsigned slot, const struct raid_config *theirs)
+{
+	const struct member_config *m = &ours->member[slot];
+	bool away = m->state == FORMAT_MEMBER_FAILED || m->state == FORMAT_MEMBER_MISSING;
+	unsigned both = ours->slots < theirs->slots ? ours->slots : theirs->slots;
+	if (theirs->events <= m->events)
+		return false;
+	if (away && m->left && theirs->events > m->left)
+		return true;
+	for (unsigned i = 0; i < both; i++) {
+		const struct member_config *a = &ours->member[i], *b = &theirs->member[i];
+		if (i != slot && a->state == FORMAT_MEMBER_ACTIVE && b->state == FORMAT_MEMBER_ACTIVE &&
+			a->left <= m->events && memcmp(&a->uuid, &b->uuid, sizeof(a->uuid)) == 0)
 			return false;
 	}
 	return true;
@@ -178,7 +201,7 @@ int array_commit(struct array *array, struct error *err)
 		c->events++;
 		c->updated = wall_ns();
 		for (unsigned i = 0; i < c->slots; i++)
-			if (state_listed(c->member[i].state))
+			if (state_listed(c->member[i].state) && !array->member[i].fresh)
 				c->member[i].events = array->complete;
 		pthread_mutex_unlock(&array->table);
 		char why[160];
@@ -198,9 +221,11 @@ int array_commit(struct array *array, struct error *err)
 		/* whoever is left must know of those that failed now */
 	}
 	array->complete = c->events;
-	for (unsigned i = 0; i < c->members; i++)
+	for (unsigned i = 0; i < c->members; i++) {
+		array->member[i].fresh = false;
 		if (c->member[i].state != FORMAT_MEMBER_ACTIVE && c->member[i].state != FORMAT_MEMBER_REBUILD)
 			atomic_store(&array->member[i].out, true);
+	}
 	return 0;
 }
 

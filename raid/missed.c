@@ -4,7 +4,8 @@
  * The stripes of an array are cut into at most MISSED_BITS regions; a member that goes out gets a map of one bit for
  * each. Before anything is written to a region without the member, its bit is on the survivors (struct
  * format_missed, 4 KiB on each, once for a region and an absence). The map belongs to the absence by its map_id, which
- * stands in the superblocks; so a map of an earlier absence is never taken for it. No map, or one that cannot be
+ * stands in the superblocks and is random; so a map of an earlier absence, or of one that the others remember
+ * differently, is never taken for it. No map, or one that cannot be
  * read from any survivor: the member is rebuilt from the beginning. The log zone has no bits; it is always copied
  * whole. Survivors are those of the member's group, of which some are left as long as the array runs (layout_map()).
  *
@@ -107,14 +108,25 @@ void recent_flush_end(struct array *array, bool all_well)
 
 /* ---- maps ---- */
 
+uint64_t missed_id(void)
+{
+	struct uuid uuid;
+	uint64_t id;
+	uuid_make(&uuid);
+	memcpy(&id, uuid.b, sizeof(id));
+	return id ? id : 1;
+}
+
 void missed_begin(struct member *member, bool was_active)
 {
 	struct array *array = member->array;
 	struct member_config *mc = &array->config.member[member->slot];
 	struct missed *m = member->missed;
+	if (!member->fresh)
+		mc->events = array->complete;
 	mc->left = array->config.events + 1;
 	if (was_active) {
-		mc->map_id = mc->left;
+		mc->map_id = missed_id();
 		for (unsigned i = 0; i < WORDS; i++) {
 			atomic_store(&m->wanted[i], 0);
 			atomic_store(&m->durable[i], 0);

@@ -356,6 +356,7 @@ enum fault_kind {
 	FAULT_WRITE_ERROR, /* the Nth write fails and changes nothing */
 	FAULT_TORN_WRITE,  /* the Nth write is done for its first half, then the drive is gone */
 	FAULT_LOST_WRITE,  /* the Nth write says it succeeded and did nothing */
+	FAULT_FALSE_ERROR, /* the Nth write is done, and says it failed */
 	FAULT_BIT_FLIP,	   /* the Nth read returns one bit wrong */
 	FAULT_DELAY,	   /* the Nth command completes after ARG ns */
 	FAULT_VANISH,	   /* from the Nth command on everything fails with -ENODEV */

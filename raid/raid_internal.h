@@ -28,7 +28,7 @@ struct member_config {
 	uint8_t state; /* enum format_member_state */
 	uint64_t events, rebuild_next, changed;
 	uint64_t map_id; /* of the map of what it missed; 0: there is none, it lacks everything */
-	uint64_t left;	 /* the first event that it cannot have seen */
+	uint64_t left;	 /* away: the first event of the others without it. There: since which it is, or before */
 };
 
 struct volume_config {
@@ -227,6 +227,7 @@ struct member { /* what every write looks at comes first, in one cache line */
 	_Atomic uint64_t error_time;
 	_Atomic bool told;	     /* that it has too many errors */
 	bool stale;		     /* a drive is there, but behind */
+	bool fresh;		     /* it is back, and no commit has ended since: it may have none of ours */
 	struct missed *missed;	     /* missed.c; NULL: of a spare's slot */
 	struct member_health health; /* health.c; home reactor */
 	char path[256];
@@ -368,6 +369,7 @@ void recent_mark(struct array *array, uint64_t stripe);
 /* Around a flush of all members: true when this one may settle what was written before. */
 bool recent_flush_begin(struct array *array);
 void recent_flush_end(struct array *array, bool all_well);
+uint64_t missed_id(void); /* a map_id: random, so that those of two halves of an array differ */
 /* MEMBER has gone out now: what it may have lost with its cache is noted. Home reactor, mutex held. */
 void missed_begin(struct member *member, bool was_active);
 /* Writes maps that have grown. How many members were taken out over it, or negative errno. Home reactor, mutex held. */
@@ -422,6 +424,12 @@ int array_commit(struct array *array, struct error *err);
 int member_take_out(struct member *member, const char *reason);
 /* Whether what is ACTIVE in CONFIG holds everything: no group has lost more than M, no chunk of the log all copies. */
 bool config_viable(const struct raid_config *config);
+/*
+ * Whether the drive of SLOT, whose superblock is THEIRS, may have gone on with an array that is not OURS. It has not
+ * when we know that it had that event, or when a member that its superblock names as active is so with us and has been
+ * all the time: then that superblock is ours, or its writing never ended and nothing was built on it.
+ */
+bool config_strayed(const struct raid_config *ours, unsigned slot, const struct raid_config *theirs);
 struct array *array_make(void); /* NULL: out of memory */
 /* The slots of the configuration have grown to COUNT: makes the members from FROM on. */
 void array_members(struct array *array, unsigned from, unsigned count);

@@ -682,7 +682,7 @@ static int rebuild_finish(struct rebuild *r)
 	if (!e) {
 		struct member_config old = *mc;
 		mc->state = FORMAT_MEMBER_ACTIVE;
-		mc->map_id = mc->left = mc->rebuild_next = 0;
+		mc->map_id = mc->rebuild_next = 0;
 		mc->changed = wall_ns();
 		missed_spread(array, member->slot);
 		e = array_commit(array, NULL);
@@ -721,8 +721,11 @@ static int copy_commit(struct rebuild *r)
 		return array_stopped(array) ? -ENODEV : -ECANCELED;
 	struct member_config was_to = *to, was_from = *from;
 	pthread_mutex_lock(&array->table);
-	*to = (struct member_config){
-		.uuid = from->uuid, .state = FORMAT_MEMBER_ACTIVE, .events = from->events, .changed = wall_ns()};
+	*to = (struct member_config){.uuid = from->uuid,
+		.state = FORMAT_MEMBER_ACTIVE,
+		.events = from->events,
+		.changed = wall_ns(),
+		.left = c->events + 1};
 	*from = (struct member_config){.state = FORMAT_MEMBER_NONE};
 	pthread_mutex_unlock(&array->table);
 	r->member->incoming = r->target;
