@@ -55,8 +55,8 @@ static int rpcbind_talk(CLIENT *client, const struct rpcbind_request *r)
 		return -EINVAL;
 	memcpy(netid, r->netid, len + 1);
 	/* A universal address: the any-address, then the port in two decimal bytes (RFC 5665 section 5.2.3). */
-	snprintf(address, sizeof(address), "%s.%u.%u", netid[len - 1] == '6' ? "::" : "0.0.0.0", r->port >> 8,
-		r->port & 255u);
+	snprintf(address, sizeof(address), "%s.%d.%d", netid[len - 1] == '6' ? "::" : "0.0.0.0", r->port >> 8,
+		r->port & 255);
 	struct rpcb what = {
 		.r_prog = r->program, .r_vers = r->version, .r_netid = netid, .r_addr = address, .r_owner = owner};
 	/* What is set already is set again: others who ask meanwhile are never told that it is not there. */
