@@ -161,6 +161,17 @@ void poller_add(struct poller *poller);
 void poller_remove(struct poller *poller);
 
 /*
+ * What puts operations together while fibers run and starts them on the ring when the loop is about to submit: START is
+ * called then, once, outside of fibers, and must not wait. plug_hold() says that there is one operation more; of the
+ * calling reactor, and no wait.
+ */
+struct plug {
+	void (*start)(struct plug *plug);
+	struct list_node node;
+};
+void plug_hold(struct plug *plug);
+
+/*
  * FN is called on SIGTERM, SIGINT and SIGHUP in the loop of reactor 0 (signalfd); it must not wait. Call it before
  * other libraries start threads, so that these inherit the blocked signals.
  */

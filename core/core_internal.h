@@ -175,6 +175,8 @@ struct reactor {
 	bool ring_open, passthrough, deferred, taskrun_flag;
 	unsigned ring_flags;
 	unsigned rounds_unsubmitted;
+	struct list plugs; /* that hold operations back */
+	unsigned held;	   /* so many */
 	struct cqe_copy *stash;
 	uint32_t stash_first, stash_count, stash_size;
 	uint64_t io_inflight;
@@ -215,6 +217,8 @@ void ring_close(struct reactor *reactor);
 extern unsigned ring_flags_allowed; /* tests take away what old kernels do not have */
 /* Hands every completion that is there to its owner; returns how many. */
 unsigned ring_reap(struct reactor *reactor);
+/* Starts what plugs hold. */
+void ring_unplug(struct reactor *reactor);
 /* Submits what was started, without waiting; runs deferred work of the kernel. */
 void ring_submit(struct reactor *reactor);
 bool ring_has_completions(const struct reactor *reactor);

@@ -237,8 +237,27 @@ bool ring_has_deferred(const struct reactor *r)
 	return sq_flags(r) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
 }
 
+void plug_hold(struct plug *plug)
+{
+	struct reactor *r = reactor_current;
+	r->held++;
+	if (!list_linked(&plug->node))
+		list_push_back(&r->plugs, &plug->node);
+}
+
+void ring_unplug(struct reactor *r)
+{
+	struct list_node *n;
+	while ((n = list_pop_front(&r->plugs))) {
+		struct plug *plug = container_of(n, struct plug, node);
+		plug->start(plug);
+	}
+	r->held = 0;
+}
+
 void ring_submit(struct reactor *r)
 {
+	ring_unplug(r);
 	unsigned ready = io_uring_sq_ready(&r->ring);
 	bool events = ring_has_deferred(r);
 	if (!ready && !events)
@@ -276,6 +295,7 @@ void ring_wait(struct reactor *r, uint64_t deadline)
 	struct io_uring_cqe *cqe;
 	struct __kernel_timespec ts, *timeout = NULL;
 
+	ring_unplug(r);
 	if (deadline != NEVER) {
 		uint64_t now = now_ns(), ns = deadline > now ? deadline - now : 0;
 		ts.tv_sec = (int64_t)(ns / NSEC_PER_SEC);

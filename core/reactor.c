@@ -400,7 +400,8 @@ static void reactor_loop(struct reactor *r)
 		int events = pollers_run(r);
 		fibers_run(r);
 		if (events > 0 || reactor_has_work(r)) {
-			if (io_uring_sq_ready(&r->ring) >= SUBMIT_BATCH || ++r->rounds_unsubmitted >= SUBMIT_ROUNDS) {
+			if (io_uring_sq_ready(&r->ring) + r->held >= SUBMIT_BATCH ||
+				++r->rounds_unsubmitted >= SUBMIT_ROUNDS) {
 				ring_submit(r);
 				r->rounds_unsubmitted = 0;
 			}
@@ -427,6 +428,7 @@ static void reactor_run(struct reactor *r)
 	r->wake_io = (struct io){.done = wake_done};
 	wake_arm(r);
 	reactor_loop(r);
+	ring_unplug(r); /* nobody waits for it any more, but no plug is left linked */
 	reactor_current = NULL;
 	metric_slot = METRIC_SLOTS - 1;
 }
@@ -509,6 +511,8 @@ static void signals_end(void)
 static int reactor_open(struct reactor *r, struct error *err)
 {
 	list_init(&r->pollers);
+	list_init(&r->plugs);
+	r->held = 0;
 	mail_queue_init(&r->local);
 	r->current = NULL;
 	r->calls_out = 0;

@@ -20,6 +20,7 @@
 #define GROUP_RECORDS 4096u /* of streams; what many writers write at a time is less, and each costs a log batch */
 #define TAKE_RECORDS 512u   /* so many checksums are computed without letting others run */
 #define GROUP_FIBERS 8u	    /* that fill blocks or write rows side by side */
+#define RUNS_TOGETHER 4u    /* of strips of 64 KiB as many as the longest drive command holds */
 #define FLUSH_AGE (2 * NSEC_PER_SEC)
 #define PLACE_ATTEMPTS 10u
 
@@ -173,15 +174,16 @@ static int group_run_jobs(struct flush_group *group, unsigned jobs, int (*job)(s
 	if (jobs <= 1)
 		return group_jobs_loop(group);
 	wait_group_init(&group->wait);
-	for (unsigned i = 1; i < GROUP_FIBERS && i < jobs; i++) {
+	/* all of them new, so that they run in one round: drives join what is sent to them then */
+	for (unsigned i = 0; i < GROUP_FIBERS && i < jobs; i++) {
 		wait_group_add(&group->wait, 1);
 		if (fiber_spawn(group_jobs_fiber, group) < 0) {
 			wait_group_done(&group->wait, 0);
 			break;
 		}
 	}
-	r = group_jobs_loop(group);
 	error = wait_group_wait(&group->wait);
+	r = group_jobs_loop(group); /* what is left when there were no fibers */
 	return r < 0 ? r : error;
 }
 
@@ -477,13 +479,22 @@ static void run_write_here(void *arg)
 		c->group->slice + c->run->first_slice, c->run->slices, VOLUME_DURABLE);
 }
 
-/* Parity and drive commands of a stream are work for all reactors; a single run is quicker here. */
+/*
+ * Parity and drive commands of a stream are work for all reactors; a single run is quicker here. Neighbours go to the
+ * same one as far as there are enough for all: drives join their commands.
+ */
 static int write_job(struct flush_group *group, unsigned job)
 {
 	struct run_write c = {.group = group, .run = &group->run[job]};
+	unsigned reactors = reactor_count(), together = group->runs / reactors;
 
-	if (group->runs > 1 && reactor_count() > 1)
-		reactor_call(reactor_get((reactor_index(reactor_self()) + job) % reactor_count()), run_write_here, &c);
+	if (together > RUNS_TOGETHER)
+		together = RUNS_TOGETHER;
+	if (together == 0)
+		together = 1;
+	if (group->runs > 1 && reactors > 1)
+		reactor_call(
+			reactor_get((reactor_index(reactor_self()) + job / together) % reactors), run_write_here, &c);
 	else
 		run_write_here(&c);
 	return c.result;

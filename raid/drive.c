@@ -3,8 +3,13 @@
  *
  * A fiber makes a batch, adds requests to it and waits. batch_io() cuts a request into commands that
  * respect the drive's limits (bytes, pieces of memory) and sends each to the calling reactor's
- * ring at once; the reactor submits them together when the fiber waits. drive_cmd_done() ends
+ * ring; the reactor submits them together when the fiber waits. drive_cmd_done() ends
  * a command and wakes the fiber with the last one. All of this is on one reactor: no locks.
+ *
+ * Joining. Until they are submitted, commands of all batches are held (struct plug), and one that goes on where another
+ * ends, on the drive, joins it: the strips that a drive holds of consecutive stripes become one command. What costs the
+ * drive and the kernel is a command rather than its bytes. The joined command has no request; when it ends well so do
+ * its parts, and when it fails each part is sent by itself, for only one of them may be what the drive cannot do.
  *
  * Commands come from a pool of each reactor and go back to it. They refer to the caller's buffers
  * without a reference of their own, for the caller waits for the batch. Only when the deadline
@@ -29,10 +34,13 @@
 
 _Atomic uint64_t drive_deadline_override;
 
-/* Of this thread; freed with it. A stack, linked by cmd->node.next alone. */
+/* Of this thread; freed with it. A stack, linked by cmd->node.next alone; and what is held. */
 struct cmd_pool {
 	struct list_node *first;
+	struct plug plug;
+	struct drive_cmd *held, *held_last;
 };
+static void held_start(struct plug *plug);
 static __thread struct cmd_pool *cmd_pool;
 static pthread_key_t cmd_pool_key;
 static pthread_once_t cmd_pool_once = PTHREAD_ONCE_INIT;
@@ -59,6 +67,8 @@ static bool cmd_pool_make(void)
 	struct cmd_pool *pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return false;
+	pool->plug.start = held_start;
+	list_node_init(&pool->plug.node);
 	pthread_setspecific(cmd_pool_key, pool);
 	cmd_pool = pool;
 	return true;
@@ -159,8 +169,14 @@ static __attribute__((noinline)) void cmd_timed_end(struct drive_cmd *cmd, const
 	}
 }
 
+static void joined_done(struct drive_cmd *whole, int error);
+
 void drive_cmd_done(struct drive_cmd *cmd, int error)
 {
+	if (cmd->parts) {
+		joined_done(cmd, error);
+		return;
+	}
 	if (error && (error == -EAGAIN || error == -EINTR) && ++cmd->tries < CMD_TRIES) {
 		cmd->drive->ops->submit(cmd);
 		return;
@@ -188,9 +204,9 @@ void drive_cmd_io_done(struct io *io)
 	drive_cmd_done(cmd, cmd->drive->ops->result(cmd));
 }
 
-static inline void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
+/* To the drive, now. */
+static inline void cmd_submit(struct drive_cmd *cmd, struct drive_stats *stats)
 {
-	struct drive_stats *stats = &cmd->drive->stats[batch->slot];
 	switch (cmd->op) {
 	case DRIVE_OP_READ:
 		stat_add(&stats->reads, 1);
@@ -208,10 +224,120 @@ static inline void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
 	case DRIVE_OP_DISCARD:
 		break;
 	}
+	cmd->drive->ops->submit(cmd);
+}
+
+/* ---- joining ---- */
+
+static struct drive_stats *stats_here(const struct drive_cmd *cmd)
+{
+	return &cmd->drive->stats[reactor_index(reactor_self())];
+}
+
+/* One command for FIRST and those that follow it; NULL: no memory. */
+static struct drive_cmd *cmd_join(struct drive_cmd *first)
+{
+	struct drive_cmd *whole = cmd_get();
+	if (!whole)
+		return NULL;
+	whole->drive = first->drive;
+	whole->req = NULL;
+	whole->op = first->op;
+	whole->fua = first->fua;
+	whole->twin = false;
+	whole->tries = 0;
+	whole->offset = first->offset;
+	whole->bytes = first->chain_bytes;
+	whole->verdict = 0;
+	whole->parts = first;
+	whole->n = 0;
+	for (const struct drive_cmd *part = first; part; part = part->next)
+		for (unsigned i = 0; i < part->n; i++) {
+			struct iovec *last = whole->n ? &whole->iov[whole->n - 1] : NULL;
+			if (last && whole->buf[whole->n - 1] == part->buf[i] &&
+				(uint8_t *)last->iov_base + last->iov_len == part->iov[i].iov_base) {
+				last->iov_len += part->iov[i].iov_len;
+				continue;
+			}
+			whole->iov[whole->n] = part->iov[i];
+			whole->buf[whole->n++] = part->buf[i];
+		}
+	return whole;
+}
+
+static void joined_done(struct drive_cmd *whole, int error)
+{
+	struct drive_cmd *part = whole->parts, *next;
+	cmd_put(whole);
+	for (; part; part = next) {
+		next = part->next;
+		if (error && part->req)
+			cmd_submit(part, stats_here(part));
+		else
+			drive_cmd_done(part, 0);
+	}
+}
+
+static void held_start(struct plug *plug)
+{
+	struct cmd_pool *pool = container_of(plug, struct cmd_pool, plug);
+	struct drive_cmd *first = pool->held, *chain;
+	pool->held = NULL;
+	for (; first; first = chain) {
+		struct drive_stats *stats = stats_here(first);
+		struct drive_cmd *whole = first->next ? cmd_join(first) : NULL, *next;
+		chain = first->chain;
+		stats->held = NULL;
+		if (whole) {
+			cmd_submit(whole, stats);
+			continue;
+		}
+		for (struct drive_cmd *cmd = first; cmd; cmd = next) {
+			next = cmd->next;
+			cmd_submit(cmd, stats);
+		}
+	}
+}
+
+/* Until the reactor submits. */
+static void cmd_hold(struct drive_cmd *cmd, struct drive_stats *stats)
+{
+	struct drive_cmd *first = stats->held;
+	const struct drive *drive = cmd->drive;
+	cmd->next = NULL;
+	if (first && first->op == cmd->op && first->fua == cmd->fua &&
+		first->offset + first->chain_bytes == cmd->offset &&
+		first->chain_bytes + cmd->bytes <= drive->transfer_max &&
+		first->chain_n + cmd->n <= drive->segments_max) {
+		first->last->next = cmd;
+		first->last = cmd;
+		first->chain_bytes += cmd->bytes;
+		first->chain_n += cmd->n;
+	} else {
+		cmd->last = cmd;
+		cmd->chain = NULL;
+		cmd->chain_bytes = cmd->bytes;
+		cmd->chain_n = cmd->n;
+		stats->held = cmd;
+		if (cmd_pool->held)
+			cmd_pool->held_last->chain = cmd;
+		else
+			cmd_pool->held = cmd;
+		cmd_pool->held_last = cmd;
+	}
+	plug_hold(&cmd_pool->plug);
+}
+
+static inline void cmd_send(struct drive_batch *batch, struct drive_cmd *cmd)
+{
+	struct drive_stats *stats = &cmd->drive->stats[batch->slot];
 	if (!cmd->drive->instant) /* else it ends before anybody could give it up */
 		list_push_back(&batch->cmds, &cmd->node);
 	batch->pending++;
-	cmd->drive->ops->submit(cmd);
+	if (cmd->drive->joins && (cmd->op == DRIVE_OP_READ || cmd->op == DRIVE_OP_WRITE))
+		cmd_hold(cmd, stats);
+	else
+		cmd_submit(cmd, stats);
 }
 
 /* ---- batches ---- */
@@ -243,6 +369,7 @@ static inline struct drive_cmd *batch_cmd(struct drive_req *req, struct drive *d
 	cmd->bytes = 0;
 	cmd->n = 0;
 	cmd->verdict = 0;
+	cmd->parts = NULL;
 	return cmd;
 }
 

@@ -62,6 +62,7 @@ static int file_open(struct drive *drive, bool claim, struct error *err)
 		return error_set(err, -errno, "%s: %s", path, strerror(errno));
 	bool block = S_ISBLK(st.st_mode);
 	drive->kind = block ? DRIVE_BLOCK : DRIVE_FILE;
+	drive->joins = true;
 
 	int fd = open_fd(path, claim, block, true);
 	if (fd >= 0 && !block && !direct_works(fd)) {

@@ -73,6 +73,11 @@ struct drive_cmd {
 	struct iovec iov[DRIVE_CMD_IOV];
 	struct buf *buf[DRIVE_CMD_IOV]; /* referenced by the caller; by us once in quarantine */
 	uint32_t dsm[4];		/* the range of an NVMe deallocate */
+	/* joining: those that follow it on the drive, and the last of them; all together; the next one held */
+	struct drive_cmd *next, *last, *chain;
+	uint64_t chain_bytes;
+	unsigned chain_n;
+	struct drive_cmd *parts; /* what it stands for; it has no request of its own then */
 	/* for drives that complete by themselves */
 	int verdict;
 	struct timer timer;
@@ -130,6 +135,7 @@ struct drive_stats {
 	_Atomic uint64_t others, others_ns;    /* commands that are not of rebuild or scrub, and how long they took */
 	_Atomic uint64_t timed_reads, read_ns; /* all reads */
 	_Atomic uint64_t flushes;
+	struct drive_cmd *held; /* the first of those that the next command may join */
 } __attribute__((aligned(64)));
 
 struct drive { /* what every command looks at comes first, in one cache line */
@@ -145,6 +151,7 @@ struct drive { /* what every command looks at comes first, in one cache line */
 	bool volatile_cache; /* writes need FUA or a flush to survive a power cut */
 	bool instant;	     /* ends commands inside of submit(): not worth a clock */
 	bool can_discard;
+	bool joins;	/* neighbours that are sent together become one command */
 	bool read_only; /* opened to look only */
 	/*
 	 * While the drive of a member is replaced: what is written to [twin_from, twin_to) of this one is written to

@@ -225,6 +225,7 @@ static int passthrough_open(struct drive *drive, bool claim, struct error *err)
 	const char *path = drive->path;
 	struct stat st;
 	drive->kind = DRIVE_NVME;
+	drive->joins = true;
 	if (stat(drive->device, &st) == 0 && !namespace_node(st.st_rdev))
 		return error_set(err, -ENOTBLK,
 			"%s: a character device, but not of an NVMe namespace (such as /dev/ng0n1)", path);

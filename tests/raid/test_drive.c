@@ -1,6 +1,7 @@
 /*
- * Drives by themselves: commands are cut by the drive's limits and arrive whole; ranges and lists that do not fit are
- * refused; claims; what scanning refuses; the null drive, and what a whole-stripe write costs on it.
+ * Drives by themselves: commands are cut by the drive's limits and arrive whole; neighbours are joined; ranges and
+ * lists that do not fit are refused; claims; what scanning refuses; the null drive, and what a whole-stripe write costs
+ * on it.
  */
 #include "tests/raid/raid_test.h"
 
@@ -103,6 +104,79 @@ static void test_split_and_claim(void **state)
 	raid_test_run(split_body, NULL);
 }
 
+#define STRIP 65536u
+#define STRIPS 8u
+
+/* Strips of OP at AT, each a request of its own, the odd ones last if SCATTERED; returns how many commands they took.
+ */
+static uint64_t strips_run(struct drive *d, enum drive_op op, uint64_t at, const struct payload *p, bool scattered,
+	const bool *fua, struct drive_req *req)
+{
+	size_t counter =
+		op == DRIVE_OP_READ ? offsetof(struct drive_stats, reads) : offsetof(struct drive_stats, writes);
+	uint64_t before = drive_stat_sum(d, counter);
+	struct drive_batch batch;
+	batch_init(&batch);
+	for (unsigned n = 0; n < STRIPS; n++) {
+		unsigned i = scattered ? n * 2 % STRIPS + n * 2 / STRIPS : n;
+		struct slice_cursor c = slice_cursor_at(&p->v[i], 1);
+		batch_io(&batch, &req[i], d, op, at + i * STRIP, STRIP, &c, fua && fua[i]);
+	}
+	batch_wait(&batch);
+	return drive_stat_sum(d, counter) - before;
+}
+
+static void join_body(void *arg)
+{
+	(void)arg;
+	struct raid_test t;
+	struct error err = {0};
+	struct drive *d;
+	struct drive_req req[STRIPS];
+	struct payload w, r;
+	static const bool fua[STRIPS] = {true, true, false, false, false, true, true, true};
+	raid_test_drives(&t, 1, 8 << 20, "");
+	CHECK_OK(drive_open(t.path[0], true, &d, &err), err);
+	/* pieces of memory that do not lie beside each other: the first halves of larger buffers */
+	payload_make(&w, STRIPS * 2 * STRIP, 2 * STRIP, 1);
+	payload_make(&r, STRIPS * 2 * STRIP, 2 * STRIP, 0);
+	CHECK(w.n == STRIPS && r.n == STRIPS);
+	for (unsigned i = 0; i < STRIPS; i++)
+		w.v[i].len = r.v[i].len = STRIP;
+
+	/* as many as a command may have bytes; none that lies elsewhere, or is to be durable when the other is not */
+	CHECK(strips_run(d, DRIVE_OP_WRITE, 1 << 20, &w, false, NULL, req) == 2);
+	CHECK(strips_run(d, DRIVE_OP_READ, 1 << 20, &r, false, NULL, req) == 2);
+	for (unsigned i = 0; i < STRIPS; i++)
+		CHECK(!req[i].error && memcmp(slice_data(&w.v[i]), slice_data(&r.v[i]), STRIP) == 0);
+	CHECK(strips_run(d, DRIVE_OP_WRITE, 2 << 20, &w, true, NULL, req) == STRIPS);
+	CHECK(strips_run(d, DRIVE_OP_WRITE, 3 << 20, &w, false, fua, req) == 3);
+	for (unsigned mib = 2; mib <= 3; mib++) {
+		for (unsigned i = 0; i < STRIPS; i++)
+			memset(slice_data(&r.v[i]), 0, STRIP);
+		CHECK(strips_run(d, DRIVE_OP_READ, (uint64_t)mib << 20, &r, mib == 2, NULL, req) ==
+			(mib == 2 ? STRIPS : 2));
+		for (unsigned i = 0; i < STRIPS; i++)
+			CHECK(!req[i].error && memcmp(slice_data(&w.v[i]), slice_data(&r.v[i]), STRIP) == 0);
+	}
+
+	/* when the drive cannot do it, only those fail that it cannot do by themselves either */
+	CHECK(truncate(t.path[0], (1 << 20) + 6 * STRIP) == 0);
+	strips_run(d, DRIVE_OP_READ, 1 << 20, &r, false, NULL, req);
+	for (unsigned i = 0; i < STRIPS; i++)
+		CHECK(req[i].error == (i < 6 ? 0 : -EIO));
+	payload_free(&w);
+	payload_free(&r);
+	drive_close(d);
+	raid_test_remove(&t);
+}
+
+static void test_join(void **state)
+{
+	(void)state;
+	raid_test_run(join_body, NULL);
+}
+
 static void null_body(void *arg)
 {
 	(void)arg;
@@ -201,6 +275,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_split_and_claim),
+		cmocka_unit_test(test_join),
 		cmocka_unit_test(test_null),
 		cmocka_unit_test(test_scan_bounds),
 	};
