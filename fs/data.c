@@ -207,14 +207,14 @@ void record_free(struct fs_files *files, struct block_record *rec)
 	files->record_pool_size++;
 }
 
-void record_insert(struct fs *fs, struct inode *inode, struct block_record *rec)
+void record_insert(struct fs *fs, struct inode *inode, struct block_record *rec, struct block_record *below)
 {
 	struct fs_files *files = fs->files;
-	struct block_record *below = record_find(files, inode, rec->block);
 
 	if (below) {
 		assert(below->state == RECORD_FLUSHING);
 		htable_remove(&files->records, &below->node);
+		below->newer = rec;
 	}
 	rec->inode = inode;
 	rec->state = RECORD_DIRTY;
@@ -230,14 +230,15 @@ void record_remove(struct fs *fs, struct block_record *rec)
 {
 	struct fs_files *files = fs->files;
 	struct inode *inode = rec->inode;
-	struct block_record *top = record_find(files, inode, rec->block);
 
-	if (top == rec) {
+	if (rec->newer) {
+		rec->newer->older = NULL;
+	} else {
 		htable_remove(&files->records, &rec->node);
-		if (rec->older)
-			htable_insert(&files->records, &rec->older->node, record_hash(inode->ino, rec->block));
-	} else if (top && top->older == rec) {
-		top->older = NULL;
+		if (rec->older) {
+			rec->older->newer = NULL;
+			htable_insert(&files->records, &rec->older->node, rec->node.hash);
+		}
 	}
 	list_remove(&rec->link);
 	inode->data->records--;

@@ -161,6 +161,7 @@ struct block_record {
 	uint8_t state;
 	uint32_t sum;
 	struct block_record *older; /* being flushed */
+	struct block_record *newer; /* that stands on it: then only that one is in the table */
 	uint64_t seq;		    /* of the first write that it holds */
 	uint64_t phys;		    /* where it was flushed to */
 };
@@ -197,7 +198,8 @@ void data_unexclude(struct fs *fs, struct inode *inode);
 struct block_record *record_find(const struct fs_files *files, const struct inode *inode, uint64_t block);
 struct block_record *record_alloc(struct fs_files *files);
 void record_free(struct fs_files *files, struct block_record *rec); /* memory of one that is in no table */
-void record_insert(struct fs *fs, struct inode *inode, struct block_record *rec);
+/* BELOW: what record_find() says. */
+void record_insert(struct fs *fs, struct inode *inode, struct block_record *rec, struct block_record *below);
 void record_remove(struct fs *fs, struct block_record *rec); /* out of the table and its list, freed, unreserved */
 static inline uint8_t *record_data(const struct block_record *rec)
 {

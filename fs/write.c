@@ -102,12 +102,13 @@ static void record_merge(struct block_record *rec, struct buf *buf, uint32_t off
 static void write_place_block(
 	struct fs *fs, struct write_call *c, uint64_t block, struct buf *buf, uint32_t off, uint32_t lo, uint32_t hi)
 {
-	struct block_record *rec = record_find(fs->files, c->inode, block);
+	struct block_record *rec = record_find(fs->files, c->inode, block), *below;
 
 	if (rec && rec->state == RECORD_DIRTY) {
 		record_merge(rec, buf, off, lo, hi);
 		return;
 	}
+	below = rec;
 	rec = c->spare;
 	c->spare = rec->older;
 	rec->older = NULL;
@@ -117,7 +118,7 @@ static void write_place_block(
 	rec->lo = (uint16_t)lo;
 	rec->hi = (uint16_t)hi;
 	rec->seq = c->seq;
-	record_insert(fs, c->inode, rec);
+	record_insert(fs, c->inode, rec, below);
 	c->reserved--;
 }
 
