@@ -134,8 +134,11 @@ static void callback_answer(struct v4 *v, uint32_t xid, const CB_SEQUENCE4args *
 	assert_int_equal(send(v->rpc.fd, o.base, (size_t)(o.p - o.base), MSG_NOSIGNAL), o.p - o.base);
 }
 
-/* A call of the server's lies in v's buffer. */
-static void callback_serve(unsigned c)
+/*
+ * A call of the server's lies in v's buffer. BUSY: the client waits for the answer to a call of its own, and makes no
+ * other meanwhile: what it is asked for it keeps for now.
+ */
+static void callback_serve(unsigned c, bool busy)
 {
 	struct v4 *v = &w.v[c];
 	struct xdr_in *in = &v->rpc.in;
@@ -168,7 +171,7 @@ static void callback_serve(unsigned c)
 	w.asked_back = w.asked_back || file == w.file;
 	tick();
 	deleg->recalled = w.m.now;
-	if (!w.keeps || deleg->revoked)
+	if (!busy && (!w.keeps || deleg->revoked))
 		deleg_return(c, file);
 }
 
@@ -188,11 +191,16 @@ static bool stuck(void)
 	return in_the_way;
 }
 
+/*
+ * Sends the call and serves callbacks until it is answered. Where only time helps, the clock is set forward beyond the
+ * patience that the server has with recalls, and no further: a server that is given no processor for a while must not
+ * find that a lease has gone by.
+ */
 static void call(struct v4 *v)
 {
 	static unsigned depth;
 	struct pollfd p[CLIENTS + 1];
-	unsigned quiet = 0;
+	unsigned quiet = 0, pushes = 0;
 
 	asked++;
 	depth++;
@@ -204,18 +212,20 @@ static void call(struct v4 *v)
 		int n = poll(p, CLIENTS + 1, 1);
 		assert_true(n >= 0 && quiet < 60000);
 		quiet = n ? 0 : quiet + 1;
-		if (quiet > 2 && depth == 1 && stuck())
+		if (quiet > 2 && depth == 1 && pushes < 10 && stuck()) {
 			atomic_fetch_add(ahead, 30000000);
+			pushes++;
+		}
 		if (p[CLIENTS].revents) {
 			assert_true(client_receive(&v->rpc));
 			done = !is_call(&v->rpc);
 			if (!done)
-				callback_serve((unsigned)(v - w.v));
+				callback_serve((unsigned)(v - w.v), true);
 		}
 		for (unsigned k = 0; k < CLIENTS; k++)
 			if (p[k].fd >= 0 && p[k].revents) {
 				assert_true(client_receive(&w.v[k].rpc));
-				callback_serve(k);
+				callback_serve(k, false);
 			}
 	}
 	client_reply(&v->rpc);
@@ -435,7 +445,7 @@ static void drain(void)
 		n = poll(p, CLIENTS, 0);
 		for (unsigned k = 0; k < CLIENTS && n > 0; k++)
 			if (p[k].revents && client_receive(&w.v[k].rpc))
-				callback_serve(k);
+				callback_serve(k, false);
 	} while (n > 0);
 }
 
