@@ -2,7 +2,7 @@
  * The file system by itself, on files as drives and one core: what a written byte costs in bytes of drives, and the
  * patterns that break other servers. Prints a line of JSON for each figure: name, value, unit, peer, ratio, target.
  *
- *   fs_rate [--only PART] [--mib N] [--long]
+ *   fs_rate [--only PART] [--mib N] [--percent N] [--long]
  *
  * PART: seqwrite, overwrite, smallfile, create, metadata, patterns, lookup, inode, readdir. --mib: size of each of the
  * ten drives (RAID 6, 8+2); they are sparse files in $TMPDIR, /dev/shm or /tmp, and go at the end. --long: 10 million
@@ -32,6 +32,7 @@
 #define MIB (1u << 20)
 
 static uint64_t drive_mib = 256;
+static unsigned only_percent;
 static bool long_form, failed;
 static const char *only;
 
@@ -720,8 +721,9 @@ static void bench_main(void *arg)
 	if (wanted("readdir"))
 		readdir_measure();
 	if (wanted("overwrite"))
-		for (unsigned percent = 70; percent <= (long_form ? 100 : 70); percent += 10)
-			overwrite_measure(percent);
+		for (unsigned percent = 70; percent <= 100; percent += 10)
+			if (only_percent ? percent == only_percent : long_form || percent == 70)
+				overwrite_measure(percent);
 }
 
 int main(int argc, char **argv)
@@ -734,6 +736,8 @@ int main(int argc, char **argv)
 			only = argv[++i];
 		} else if (strcmp(argv[i], "--mib") == 0 && i + 1 < argc) {
 			drive_mib = strtoull(argv[++i], NULL, 10);
+		} else if (strcmp(argv[i], "--percent") == 0 && i + 1 < argc) {
+			only_percent = (unsigned)atoi(argv[++i]);
 		} else if (strcmp(argv[i], "--long") == 0) {
 			long_form = true;
 		} else {

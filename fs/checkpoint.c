@@ -487,7 +487,7 @@ int fs_checkpoint(struct fs *fs)
 		return -EROFS;
 	/* who asks for space by asking for a checkpoint gets what cleaning can give */
 	if (space_low(fs))
-		cleaner_wait(fs);
+		cleaner_wait(fs, 0);
 	uint64_t ticket = c->begun + 1;
 	if (c->wanted < ticket)
 		c->wanted = ticket;

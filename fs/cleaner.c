@@ -13,7 +13,7 @@
  *
  * A round gains the holes of what it empties, less the padding of its last row; it goes on while
  * that is something. While there is time only stripes that are a quarter holes are worth it; when
- * writers would have to wait, nearly every one. The cleaner has a small reserve of stripes, so that
+ * writers would have to wait, every one with a hole in 64 blocks. The cleaner has a small reserve of stripes, so that
  * it can begin on a full file system. Clients wait for it only when they need the space
  * (cleaner_wait()), and only until there is some.
  *
@@ -324,6 +324,12 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 	return rc;
 }
 
+/* Do writers wait, or will they soon? */
+static bool cleaner_urgent(const struct fs *fs)
+{
+	return space_urgent(fs) || !space_has_room(fs, fs->cleaner.need);
+}
+
 /*
  * One round; *EMPTIED stripes are free when it returns, and *GAINED blocks more than it filled. -ENOENT: there is none
  * to choose.
@@ -331,8 +337,7 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int64_t *gained)
 {
 	uint64_t victim[VICTIMS];
-	uint32_t all = fs->space.stripe_blocks,
-		 most = space_urgent(fs) ? all - all / 32 - fs->geometry.k : all - all / 4;
+	uint32_t all = fs->space.stripe_blocks, most = cleaner_urgent(fs) ? all - all / 64 - 1 : all - all / 4;
 	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), done = 0, times = 0;
 	int rc = 0;
 
@@ -393,11 +398,11 @@ static void cleaner_pass(struct fs *fs)
 	for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
 		r->buf[i] = buf_alloc(BUF_MAX);
 	unsigned idle = 0;
-	while (!c->stop && !fs->failed && space_low(fs)) {
+	while (!c->stop && !fs->failed && (space_low(fs) || cleaner_urgent(fs))) {
 		uint64_t had = s->free;
 		unsigned emptied = 0;
 		int64_t gained = 0;
-		bool urgent = space_urgent(fs);
+		bool urgent = cleaner_urgent(fs);
 		int rc = cleaner_round(fs, r, &emptied, &gained);
 		c->rounds++;
 		c->freed_stripes += emptied;
@@ -413,13 +418,13 @@ static void cleaner_pass(struct fs *fs)
 			break;
 		}
 		/* with a checkpoint sparse stripes of nodes come back */
-		if (fs_checkpoint(fs))
+		if (urgent && fs_checkpoint(fs))
 			break;
 		if (s->free > had)
 			idle = 0;
 		wait_queue_wake_all(&c->done);
 		/* a checkpoint takes stripes for nodes too, so one that gained nothing says little */
-		if (rc || (s->free <= had && ++idle >= IDLE_ROUNDS)) {
+		if (rc || !urgent || (s->free <= had && ++idle >= IDLE_ROUNDS)) {
 			c->stuck = true;
 			c->stuck_urgent = urgent;
 			c->stuck_live = s->live_data + s->live_nodes;
@@ -447,6 +452,7 @@ static void cleaner_main(void *arg)
 		c->stuck = false;
 		cleaner_pass(fs);
 		c->ended = c->begun;
+		c->need = 0;
 		wait_queue_wake_all(&c->done);
 	}
 	c->fiber = NULL;
@@ -485,7 +491,7 @@ static bool cleaner_hopeless(const struct fs *fs)
 
 	return c->stuck && s->dropped.count == 0 && s->free + s->stripes / 256 >= c->stuck_free &&
 	       s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live &&
-	       (c->stuck_urgent || !space_urgent(fs));
+	       (c->stuck_urgent || !cleaner_urgent(fs));
 }
 
 void cleaner_kick(struct fs *fs)
@@ -498,15 +504,22 @@ void cleaner_kick(struct fs *fs)
 	wait_queue_wake_all(&c->work);
 }
 
-int cleaner_wait(struct fs *fs)
+/* So that all who wait go on together, and share rows. */
+#define WAIT_BLOCKS 64u
+#define WAIT_MOST 4096u /* whoever wants more is not worth that all is cleaned */
+
+int cleaner_wait(struct fs *fs, uint64_t blocks)
 {
 	struct cleaner *c = &fs->cleaner;
 
 	if (!c->started || c->fiber == fiber_self())
 		return 0;
+	blocks = (blocks < WAIT_MOST ? blocks : WAIT_MOST) + WAIT_BLOCKS;
+	if (c->need < blocks)
+		c->need = blocks;
 	cleaner_kick(fs);
 	uint64_t ticket = c->wanted;
-	while (c->started && !fs->failed && c->ended < ticket && !space_has_room(fs))
+	while (c->started && !fs->failed && c->ended < ticket && !space_has_room(fs, blocks))
 		wait_queue_wait(&c->done, NEVER);
 	return fs->failed;
 }

@@ -507,6 +507,25 @@ int extents_owned(struct tx *tx, uint64_t ino, uint64_t *block, uint64_t end, ex
 	return 0;
 }
 
+int extents_alone(struct tx *tx, uint64_t ino, uint64_t block, uint64_t *end, bool *alone)
+{
+	struct cell c;
+	int r = cell_find(tx, ino, block, &c);
+	const struct version *last = &c.v[c.versions - 1];
+
+	*alone = false;
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (c.first > block) {
+		*end = c.first < *end ? c.first : *end;
+		return 0;
+	}
+	if (c.first + c.count < *end)
+		*end = c.first + c.count;
+	*alone = !last->hole && !last->shared && last->stamp >= stamp_floor(tx, ino);
+	return 0;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Sharing
  */

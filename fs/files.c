@@ -203,6 +203,7 @@ int files_mount(struct fs *fs, struct error *err)
 	list_init(&files->orphans);
 	list_init(&files->reclaims);
 	fiber_mutex_init(&files->scratch_lock);
+	fiber_mutex_init(&files->room_lock);
 	files->scratch = buf_alloc(BLOCK_BYTES);
 	wait_queue_init(&files->dirty_wait);
 	wait_queue_init(&files->flush_idle);

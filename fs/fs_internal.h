@@ -400,11 +400,11 @@ int space_lists_ensure(struct fs *fs, size_t more);
  * belong to the checkpoint that freezes now.
  */
 uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
-bool space_nodes_low(const struct fs *fs); /* the tree may not grow any more */
-bool space_low(const struct fs *fs);	   /* time to clean */
-extern uint64_t space_low_extra;	   /* also when less than so many stripes are free: for tests */
-bool space_urgent(const struct fs *fs);	   /* writers may have to wait for it */
-bool space_has_room(const struct fs *fs);  /* they need not */
+bool space_nodes_low(const struct fs *fs);		   /* the tree may not grow any more */
+bool space_low(const struct fs *fs);			   /* time to clean */
+extern uint64_t space_low_extra;			   /* also when less than so many stripes are free: for tests */
+bool space_urgent(const struct fs *fs);			   /* writers may have to wait for it */
+bool space_has_room(const struct fs *fs, uint64_t blocks); /* who writes so many blocks more need not */
 /* The sparsest stripes of CLASS with at most MOST live blocks, MAX of them, into VICTIM in ascending order of live
  * blocks. */
 unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max);
@@ -461,6 +461,7 @@ struct cleaner {
 	bool started, stop;
 	bool stuck, stuck_urgent; /* nothing was to be gained, when space was like this: */
 	uint64_t stuck_live, stuck_free;
+	uint64_t need; /* blocks that somebody waits for */
 	uint64_t wanted, begun, ended;
 	struct wait_queue work, done;
 	uint64_t rounds, moved_blocks, freed_stripes;
@@ -468,7 +469,8 @@ struct cleaner {
 int cleaner_start(struct fs *fs);
 void cleaner_stop(struct fs *fs); /* waits */
 void cleaner_kick(struct fs *fs); /* no wait */
-int cleaner_wait(struct fs *fs);  /* until stripes that can be emptied are, as far as there is need */
+/* Until there is room for BLOCKS, or all stripes that can be emptied are. */
+int cleaner_wait(struct fs *fs, uint64_t blocks);
 
 struct fs {
 	struct volume *volume;

@@ -262,6 +262,9 @@ int extents_move(struct tx *tx, uint64_t ino, const struct extent_move *move, un
 /* FN sees the places of blocks *BLOCK..END in all versions, until it returns false; *BLOCK is where to go on. */
 typedef bool extent_owned_fn(void *arg, uint64_t file_block, uint64_t block, uint32_t sum);
 int extents_owned(struct tx *tx, uint64_t ino, uint64_t *block, uint64_t end, extent_owned_fn *fn, void *arg);
+/* Blocks BLOCK..*END, of which *END is brought nearer: does the live file alone have blocks of its own there? When
+ * these are written anew, as many come back. */
+int extents_alone(struct tx *tx, uint64_t ino, uint64_t block, uint64_t *end, bool *alone);
 /* What snapshot SNAP (0: the live file) sees of blocks *BLOCK..END becomes shared, LIMIT cells a call; *BLOCK is where
  * to go on. What the file says stays the same. */
 int extents_share(struct tx *tx, uint64_t ino, uint32_t snap, uint64_t *block, uint64_t end, unsigned limit);
@@ -424,6 +427,8 @@ struct fs_files {
 	uint64_t write_seq;
 	struct buf *scratch; /* see scratch_get() */
 	struct fiber_mutex scratch_lock;
+	struct fiber_mutex room_lock; /* of the writer that waits for room; the others queue here */
+	unsigned room_waiters;
 	struct wait_queue dirty_wait; /* writers that wait for dirty_bytes to fall */
 
 	struct list flush_queue; /* inode_data */

@@ -347,9 +347,9 @@ static int allocate_run(struct fs *fs, void *arg)
 
 	if (r < 0)
 		return r;
-	r = space_reserve(fs, c->holes);
-	if (r == -ENOSPC && fs_checkpoint(fs) == 0)
-		r = space_reserve(fs, c->holes);
+	r = space_reserve(fs, c->holes, 0);
+	if (r == -ENOSPC && cleaner_wait(fs, c->holes) == 0 && fs_checkpoint(fs) == 0)
+		r = space_reserve(fs, c->holes, 0);
 	if (r == 0)
 		space_unreserve(fs, c->holes);
 	return r;

@@ -22,7 +22,10 @@
  * Reserves: as many stripes as two checkpoints could need are taken by checkpoints only, so that a full
  * file system can still delete, and some more by them and the cleaner. A checkpoint needs room for the
  * nodes that are dirty: for the whole tree at worst, and so many nodes as may be dirty at most. When
- * a third of that is gone nothing may make the tree larger. One tenth of all is not shown to users.
+ * a third of that is gone nothing may make the tree larger.
+ *
+ * What users see is less than there is (space_shown()), so that all of it can be written, and written over again for
+ * ever: a full file system refuses what is new and never what takes the place of something.
  */
 #include "fs/inode_internal.h"
 
@@ -519,19 +522,26 @@ bool space_low(const struct fs *fs)
 bool space_urgent(const struct fs *fs)
 {
 	const struct space *s = &fs->space;
-	return space_spare(fs) < 3 + s->stripes / 32 && space_spare(fs) * s->stripe_blocks < PADDING_MOST;
-}
-
-bool space_has_room(const struct fs *fs)
-{
-	const struct space *s = &fs->space;
-	return space_spare(fs) * s->stripe_blocks > s->padding + 2ull * s->stripe_blocks;
+	return space_spare(fs) < 3 + s->stripes / 128 && space_spare(fs) * s->stripe_blocks < PADDING_MOST;
 }
 
 static uint64_t open_rest(const struct fs *fs, enum space_class class)
 {
 	const struct space_open *open = &fs->space.open[class];
 	return open->valid ? (uint64_t)(fs->geometry.strip_blocks - open->row) * fs->geometry.k : 0;
+}
+
+/*
+ * A row may carry one block only, and a promise cannot know: padding is counted at its worst, up to a
+ * fortieth of all or 4 GiB.
+ */
+bool space_has_room(const struct fs *fs, uint64_t blocks)
+{
+	const struct space *s = &fs->space;
+	uint64_t want = s->promised + blocks, pad = want * (fs->geometry.k - 1);
+	uint64_t room = space_spare(fs) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
+
+	return want + (pad < s->padding ? pad : s->padding) + s->stripe_blocks <= room;
 }
 
 uint64_t space_cleaner_blocks(const struct fs *fs)
@@ -575,33 +585,47 @@ void space_stuck(struct fs *fs, uint64_t stripe)
  * Promises
  */
 
-/* Blocks that users may see: nine tenths. */
-static uint64_t space_shown(const struct space *s)
+/*
+ * Blocks of the tree that are no user's: as many as the extents of a file system may need that was filled in order and
+ * is overwritten at random. So writing and overwriting data takes from what df shows what it says, and nothing more.
+ */
+static uint64_t nodes_hidden(const struct space *s)
 {
-	uint64_t all = s->stripes * s->stripe_blocks;
-	return all - all / 10;
+	return s->stripes * s->stripe_blocks / 40;
 }
 
-/*
- * A row may carry one block only, and a promise cannot know: padding is counted at its worst, up to a
- * fortieth of all or 4 GiB.
- */
-int space_reserve(struct fs *fs, uint64_t blocks)
+/* Blocks that users may see. The rest is for these nodes, for checkpoints, for the cleaner and for holes that it
+ * leaves: a tenth, and more on small file systems. */
+static uint64_t space_shown(const struct space *s)
+{
+	uint64_t all = s->stripes * s->stripe_blocks, per = s->stripe_blocks / NODE_BLOCKS;
+	uint64_t reserve = 2 * ((nodes_hidden(s) / NODE_BLOCKS + RESERVE_FRESH + per - 1) / per) + 3, hidden;
+
+	if (reserve > s->reserve_most)
+		reserve = s->reserve_most;
+	hidden = (reserve + s->cleaner_reserve + SPACE_CLASSES) * s->stripe_blocks + nodes_hidden(s) + all / 25;
+	if (hidden < all / 10)
+		hidden = all / 10;
+	return all > hidden ? all - hidden : 0;
+}
+
+static uint64_t space_used(const struct space *s)
+{
+	uint64_t nodes = s->live_nodes > nodes_hidden(s) ? s->live_nodes - nodes_hidden(s) : 0;
+	return s->live_data + nodes + s->promised;
+}
+
+int space_reserve(struct fs *fs, uint64_t blocks, uint64_t replaced)
 {
 	struct space *s = &fs->space;
-	uint64_t want = s->promised + blocks, all = s->stripes * s->stripe_blocks;
-	uint64_t room = space_spare(fs) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
-	uint64_t pad = want * (fs->geometry.k - 1);
 
-	if (blocks > all || space_refuse())
+	if (blocks > s->stripes * s->stripe_blocks || space_refuse())
 		return -ENOSPC;
-	if (pad > s->padding)
-		pad = s->padding;
-	if (want + pad + s->stripe_blocks > room || s->live_data + s->live_nodes + want > space_shown(s)) {
+	if (!space_has_room(fs, blocks) || (replaced < blocks && space_used(s) + blocks - replaced > space_shown(s))) {
 		cleaner_kick(fs);
 		return -ENOSPC;
 	}
-	s->promised = want;
+	s->promised += blocks;
 	return 0;
 }
 
@@ -651,7 +675,7 @@ static void statfs_home(void *arg)
 		struct fs_statfs *out;
 	} *call = arg;
 	const struct space *s = &call->fs->space;
-	uint64_t shown = space_shown(s), used = s->live_data + s->live_nodes + s->promised;
+	uint64_t shown = space_shown(s), used = space_used(s);
 	uint64_t left = used < shown ? shown - used : 0;
 
 	call->out->bytes_total = shown * BLOCK_BYTES;

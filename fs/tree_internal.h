@@ -127,9 +127,10 @@ int tx_share(struct tx *tx, uint64_t first, uint64_t count, int32_t delta);
 int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block);
 /*
  * Promise of space: BLOCKS more blocks can be written later (delayed allocation). -ENOSPC now rather
- * than then. Deletion and checkpoints have a reserve of their own. No wait.
+ * than then. REPLACED of them take the place of blocks that come back then, and are no more of what df shows. Deletion
+ * and checkpoints have a reserve of their own. No wait.
  */
-int space_reserve(struct fs *fs, uint64_t blocks);
+int space_reserve(struct fs *fs, uint64_t blocks, uint64_t replaced);
 void space_unreserve(struct fs *fs, uint64_t blocks);
 
 #endif

@@ -26,6 +26,7 @@ struct write_call {
 	/* records made beforehand, so that placing cannot fail */
 	struct block_record *spare;
 	uint64_t reserved;
+	uint64_t replaced; /* blocks */
 	uint64_t seq;
 };
 
@@ -218,20 +219,75 @@ static void write_throttle(struct fs *fs)
 
 #define RESERVE_ATTEMPTS 4u
 
-static int write_reserve(struct fs *fs, uint64_t blocks)
+/* Counts the blocks that take the place of others, which come back then: who writes over what is there needs no more of
+ * what df shows. */
+static int replaced_pass(struct tx *tx, void *arg)
 {
-	int r = space_reserve(fs, blocks);
+	struct write_call *c = arg;
+	uint64_t block = c->off / BLOCK_BYTES, end = (c->off + c->len - 1) / BLOCK_BYTES + 1;
 
-	/* the cleaner may only be behind: its stripes are free without a checkpoint, and all who wait go on together */
-	if (r == -ENOSPC && !fs->failed && cleaner_wait(fs) == 0)
-		r = space_reserve(fs, blocks);
-	/* what was overwritten and deleted is free after a flush and a checkpoint, for which others wait too */
+	c->replaced = 0;
+	while (block < end) {
+		uint64_t stop = end;
+		bool alone;
+		int r = extents_alone(tx, c->inode->ino, block, &stop, &alone);
+
+		if (r < 0)
+			return r;
+		for (; block < stop; block++)
+			c->replaced += alone || record_find(tx_fs(tx)->files, c->inode, block);
+	}
+	return 0;
+}
+
+static int write_reserve_try(struct fs *fs, struct write_call *c, uint64_t blocks)
+{
+	int r = space_reserve(fs, blocks, 0);
+
+	if (r == -ENOSPC && !fs->failed) {
+		r = fs_view(fs, replaced_pass, c);
+		if (r == 0)
+			r = space_reserve(fs, blocks, c->replaced);
+	}
+	return r;
+}
+
+/*
+ * What was overwritten and deleted is free after a flush, or when the cleaner has been there, or with a checkpoint. The
+ * cleaner comes first, for it may only be behind, and all who wait for it go on together.
+ */
+static int write_reserve_wait(struct fs *fs, struct write_call *c, uint64_t blocks)
+{
+	int r = write_reserve_try(fs, c, blocks);
+
+	if (r == -ENOSPC && !fs->failed && cleaner_wait(fs, blocks) == 0)
+		r = write_reserve_try(fs, c, blocks);
 	for (unsigned attempt = 0; r == -ENOSPC && attempt < RESERVE_ATTEMPTS && !fs->failed; attempt++) {
+		bool room = space_has_room(fs, blocks);
+
 		files_flush_all(fs);
 		r = fs_checkpoint(fs);
 		if (r == 0)
-			r = space_reserve(fs, blocks);
+			r = write_reserve_try(fs, c, blocks);
+		if (room)
+			break; /* it is not places that are short, but what df shows */
 	}
+	return r;
+}
+
+/* Who waits for room is passed by nobody: else small writes would take what a large one waits for. */
+static int write_reserve(struct fs *fs, struct write_call *c, uint64_t blocks)
+{
+	struct fs_files *files = fs->files;
+	int r = files->room_waiters ? -ENOSPC : write_reserve_try(fs, c, blocks);
+
+	if (r != -ENOSPC)
+		return r;
+	files->room_waiters++;
+	fiber_lock(&files->room_lock);
+	r = write_reserve_wait(fs, c, blocks);
+	fiber_unlock(&files->room_lock);
+	files->room_waiters--;
 	return r;
 }
 
@@ -284,7 +340,7 @@ static int write_run(struct fs *fs, void *arg)
 	last = (c->off + c->len - 1) / BLOCK_BYTES;
 	blocks = last - first + 1;
 	write_throttle(fs);
-	r = fs->failed ? -EIO : write_reserve(fs, blocks);
+	r = fs->failed ? -EIO : write_reserve(fs, c, blocks);
 	if (r < 0)
 		goto out;
 	c->reserved = blocks;

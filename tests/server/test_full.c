@@ -198,7 +198,8 @@ static void full(void **state)
 				fail_msg("round %u writer %u: %s", round, i, w[i].wrong);
 			written += w[i].bytes;
 		}
-		if (written < base / 10 * 8)
+		/* a writer's last block may have been promised to another one that did not need it */
+		if (written + WRITERS * 4096 < base)
 			fail_msg("round %u: full after %llu bytes of %llu", round, (unsigned long long)written,
 				(unsigned long long)base);
 		for (unsigned i = 0; i < WRITERS; i++) {
