@@ -510,8 +510,8 @@ int extents_owned(struct tx *tx, uint64_t ino, uint64_t *block, uint64_t end, ex
 int extents_alone(struct tx *tx, uint64_t ino, uint64_t block, uint64_t *end, bool *alone)
 {
 	struct cell c;
+	const struct version *last;
 	int r = cell_find(tx, ino, block, &c);
-	const struct version *last = &c.v[c.versions - 1];
 
 	*alone = false;
 	if (r < 0)
@@ -522,6 +522,7 @@ int extents_alone(struct tx *tx, uint64_t ino, uint64_t block, uint64_t *end, bo
 	}
 	if (c.first + c.count < *end)
 		*end = c.first + c.count;
+	last = &c.v[c.versions - 1];
 	*alone = !last->hole && !last->shared && last->stamp >= stamp_floor(tx, ino);
 	return 0;
 }
