@@ -402,6 +402,7 @@ int checkpoint_run(struct fs *fs, bool clean)
 		fs->log.tail = c->log_position;
 		thaw(fs);
 		space_release_left(fs);
+		fs->space.node_taken = 0;
 		space_release_dropped(fs);
 		c->stuck = c->cleaned && fs->space.free <= had ? fs->space.free : UINT64_MAX;
 		if (c->cleaned && space_nodes_low(fs) && clean_due(fs) && c->wanted <= c->begun)

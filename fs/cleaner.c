@@ -11,11 +11,17 @@
  *            still are as they were found
  *   free     when that transaction is durable the emptied stripes are free (space.c)
  *
- * A round gains the holes of what it empties, less the padding of its last row; it goes on while
- * that is something. While there is time only stripes that are a quarter holes are worth it; when
- * writers would have to wait, every one with a hole in 64 blocks. The cleaner has a small reserve of stripes, so that
- * it can begin on a full file system. Clients wait for it only when they need the space
- * (cleaner_wait()), and only until there is some.
+ * While there is time only stripes that are a quarter holes are worth it; when writers would have to
+ * wait, every one with a hole in 32 blocks or so. The cleaner has a small reserve of stripes, so that it
+ * can begin on a full file system. Clients wait for it only when they need the space (cleaner_wait()),
+ * and only until there is some.
+ *
+ * It comes to an end, with space or without. A round is begun only if there are rows for all that it
+ * moves, and if it gains a row at least: the holes of what it empties, less the padding of its last row.
+ * So without others' writes there are only so many rounds. When there is none to begin and somebody
+ * waits, a checkpoint empties sparse stripes of nodes, and then it goes on only if fewer stripes are in
+ * use than after all earlier checkpoints of this pass. Who waited for a pass that began after he came
+ * and finds no room then need not wait for another one.
  *
  * A stripe with live blocks that no summary explains stays as it is, and is left alone until its
  * count changes. Blocks that cannot be read stay where they are too: fs check tells of them.
@@ -49,6 +55,7 @@ struct round {
 	unsigned moved;
 	uint64_t seq, written;			    /* of the last transaction; blocks of rows filled in this round */
 	unsigned items, found, limit, owners, runs; /* limit: of items, by the rows that there are */
+	uint64_t bad;				    /* a stripe that cannot be read, or is not in the tree */
 	/* of the stripe that is looked at */
 	uint64_t stripe;
 	struct fs_key next, found_next; /* summaries from here on are to be seen */
@@ -199,8 +206,10 @@ static int items_read_loop(struct round *r)
 			r->next_item++;
 		}
 		int rc = blocks_read_verified(r->fs, i->ino, i->file_block, i->from, n, sum, to, n);
-		if (rc)
+		if (rc) {
+			r->bad = i->from / r->fs->space.stripe_blocks;
 			return rc;
+		}
 	}
 	return 0;
 }
@@ -304,6 +313,7 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 	unsigned phase = read_enter(r->fs->files);
 	int rc = 0;
 
+	r->bad = UINT64_MAX;
 	while (!rc && *done < n && r->items < r->limit) {
 		bool all;
 		if (r->stripe != victim[*done]) {
@@ -313,7 +323,9 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 			r->more = true;
 		}
 		rc = stripe_collect(r, &all);
-		if (!rc && all)
+		if (rc)
+			r->bad = r->stripe;
+		else if (all)
 			++*done;
 	}
 	if (!rc && r->items) {
@@ -327,18 +339,36 @@ static int collect_and_read(struct round *r, const uint64_t *victim, unsigned n,
 /* Do writers wait, or will they soon? */
 static bool cleaner_urgent(const struct fs *fs)
 {
-	return space_urgent(fs) || !space_has_room(fs, fs->cleaner.need);
+	const struct cleaner *c = &fs->cleaner;
+	return space_urgent(fs) || (c->waiters && (space_nodes_low(fs) || !space_has_room(fs, c->need, false)));
+}
+
+/* The stripes of a round: there are rows for all that lives in them, and it is less. 0: there is nothing to gain. */
+static unsigned victims_choose(const struct fs *fs, uint64_t victim[VICTIMS])
+{
+	uint32_t all = fs->space.stripe_blocks, k = fs->geometry.k;
+	uint32_t most = cleaner_urgent(fs) ? all - space_holes_worth(fs) : all - all / 4;
+	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), take = 0;
+	uint64_t live = 0, room = space_cleaner_blocks(fs);
+
+	for (; take < n; take++) {
+		uint64_t with = live + stripe_live(fs->space.table[victim[take]]);
+		if ((with + k - 1) / k * k > room)
+			break;
+		live = with;
+	}
+	return (live + k - 1) / k * k < (uint64_t)take * all ? take : 0;
 }
 
 /*
- * One round; *EMPTIED stripes are free when it returns, and *GAINED blocks more than it filled. -ENOENT: there is none
- * to choose.
+ * One round; *EMPTIED stripes are free when it returns, and *GAINED blocks more than it filled. -ENOENT, without a
+ * wait: there is nothing to gain.
  */
 static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int64_t *gained)
 {
 	uint64_t victim[VICTIMS];
-	uint32_t all = fs->space.stripe_blocks, most = cleaner_urgent(fs) ? all - all / 64 - 1 : all - all / 4;
-	unsigned n = space_victims(fs, STRIPE_DATA, most, victim, VICTIMS), done = 0, times = 0;
+	uint32_t all = fs->space.stripe_blocks, k = fs->geometry.k;
+	unsigned n = victims_choose(fs, victim), done = 0, moved = 0, times = 0;
 	int rc = 0;
 
 	*emptied = 0;
@@ -350,7 +380,8 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int6
 	r->stripe = UINT64_MAX;
 	while (!rc && done < n && !fs->failed && !fs->cleaner.stop) {
 		uint64_t room = space_cleaner_blocks(fs);
-		r->limit = room < ITEMS ? (unsigned)room : ITEMS;
+		/* whole rows: only the last is padded */
+		r->limit = room < ITEMS / k * k ? (unsigned)room : ITEMS / k * k;
 		if (!r->limit)
 			break;
 		rc = collect_and_read(r, victim, n, &done);
@@ -358,13 +389,15 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int6
 			/* from the begin, with other memory */
 			for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
 				buf_renew(&r->buf[i], false);
-			r->items = done = 0;
+			r->items = done = moved = 0;
 			r->stripe = UINT64_MAX;
 			rc = 0;
 			continue;
 		}
 		if (!rc)
 			rc = items_move(r);
+		if (!rc)
+			moved = done;
 	}
 	for (unsigned i = 0; i < n; i++) {
 		uint32_t live;
@@ -372,7 +405,7 @@ static int cleaner_round(struct fs *fs, struct round *r, unsigned *emptied, int6
 		space_stripe_info(fs, victim[i], &live, &nodes);
 		*emptied += live == 0;
 		/* no summary leads to what is left, or it cannot be read */
-		if (live && (i < done || (i == done && rc == -EIO)))
+		if (live && (i < moved || (rc == -EIO && (r->bad == victim[i] || (r->bad == UINT64_MAX && i <= done)))))
 			space_stuck(fs, victim[i]);
 	}
 	*gained = (int64_t)*emptied * all - (int64_t)r->written;
@@ -398,8 +431,8 @@ static void cleaner_pass(struct fs *fs)
 	for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
 		r->buf[i] = buf_alloc(BUF_MAX);
 	unsigned idle = 0;
+	uint64_t least_used = UINT64_MAX;
 	while (!c->stop && !fs->failed && (space_low(fs) || cleaner_urgent(fs))) {
-		uint64_t had = s->free;
 		unsigned emptied = 0;
 		int64_t gained = 0;
 		bool urgent = cleaner_urgent(fs);
@@ -411,26 +444,28 @@ static void cleaner_pass(struct fs *fs)
 			wait_queue_wake_all(&c->done); /* who found room meanwhile need not wait for the end */
 			continue;
 		}
-		if (!rc && !emptied && ++idle < IDLE_ROUNDS)
-			continue; /* stripes that nothing explains: they are not chosen again */
+		/* others took its rows, or nothing explains what is left: such stripes are not chosen again */
+		if (!rc && ++idle < IDLE_ROUNDS)
+			continue;
+		idle = 0;
 		if (rc && rc != -ENOENT) {
 			log_warning("fs", "cleaning stopped filesystem=%s error=%d", volume_name(fs->volume), rc);
 			break;
 		}
-		/* with a checkpoint sparse stripes of nodes come back */
-		if (urgent && fs_checkpoint(fs))
-			break;
-		if (s->free > had)
-			idle = 0;
-		wait_queue_wake_all(&c->done);
-		/* a checkpoint takes stripes for nodes too, so one that gained nothing says little */
-		if (rc || !urgent || (s->free <= had && ++idle >= IDLE_ROUNDS)) {
-			c->stuck = true;
-			c->stuck_urgent = urgent;
+		if (!urgent || !c->waiters || s->stripes - s->free >= least_used) {
+			c->stuck = rc == -ENOENT;
+			c->stuck_urgent = urgent && c->waiters;
 			c->stuck_live = s->live_data + s->live_nodes;
 			c->stuck_free = s->free;
+			c->stuck_changes = s->changes;
 			break;
 		}
+		/* with a checkpoint sparse stripes of nodes come back, whatever one gained before */
+		least_used = s->stripes - s->free;
+		fs->checkpoint.stuck = UINT64_MAX;
+		if (fs_checkpoint(fs))
+			break;
+		wait_queue_wake_all(&c->done);
 	}
 	for (unsigned i = 0; i < sizeof(r->buf) / sizeof(r->buf[0]); i++)
 		buf_put(r->buf[i]);
@@ -452,7 +487,6 @@ static void cleaner_main(void *arg)
 		c->stuck = false;
 		cleaner_pass(fs);
 		c->ended = c->begun;
-		c->need = 0;
 		wait_queue_wake_all(&c->done);
 	}
 	c->fiber = NULL;
@@ -483,12 +517,14 @@ void cleaner_stop(struct fs *fs)
 		wait_queue_wait(&c->done, NEVER);
 }
 
-/* Would it find the same as the last time, when nothing was to be gained? */
-static bool cleaner_hopeless(const struct fs *fs)
+/* Would it find the same as the last time, when nothing was to be gained? Nearly, for those who do not wait. */
+static bool cleaner_hopeless(const struct fs *fs, bool exact)
 {
 	const struct cleaner *c = &fs->cleaner;
 	const struct space *s = &fs->space;
 
+	if (exact)
+		return c->stuck && c->stuck_urgent && s->changes == c->stuck_changes;
 	return c->stuck && s->dropped.count == 0 && s->free + s->stripes / 256 >= c->stuck_free &&
 	       s->live_data + s->live_nodes + s->stripe_blocks / 4 > c->stuck_live &&
 	       (c->stuck_urgent || !cleaner_urgent(fs));
@@ -498,7 +534,7 @@ void cleaner_kick(struct fs *fs)
 {
 	struct cleaner *c = &fs->cleaner;
 
-	if (!c->started || c->wanted > c->begun || c->begun > c->ended || cleaner_hopeless(fs))
+	if (!c->started || c->wanted > c->begun || c->begun > c->ended || cleaner_hopeless(fs, false))
 		return;
 	c->wanted = c->begun + 1;
 	wait_queue_wake_all(&c->work);
@@ -515,11 +551,19 @@ int cleaner_wait(struct fs *fs, uint64_t blocks)
 	if (!c->started || c->fiber == fiber_self())
 		return 0;
 	blocks = (blocks < WAIT_MOST ? blocks : WAIT_MOST) + WAIT_BLOCKS;
+	if (cleaner_hopeless(fs, true))
+		return fs->failed;
 	if (c->need < blocks)
 		c->need = blocks;
-	cleaner_kick(fs);
-	uint64_t ticket = c->wanted;
-	while (c->started && !fs->failed && c->ended < ticket && !space_has_room(fs, blocks))
+	c->waiters++;
+	/* not the pass that runs: it may be past what is to be gained now */
+	uint64_t ticket = c->begun + 1;
+	if (c->wanted < ticket)
+		c->wanted = ticket;
+	wait_queue_wake_all(&c->work);
+	while (c->started && !fs->failed && c->ended < ticket && !space_has_room(fs, blocks, false))
 		wait_queue_wait(&c->done, NEVER);
+	if (--c->waiters == 0)
+		c->need = 0;
 	return fs->failed;
 }

@@ -102,6 +102,8 @@ static int share_pass(struct tx *tx, void *arg)
 {
 	struct clone_call *c = arg;
 
+	if (!space_promises_hold(tx_fs(tx)))
+		return -ENOSPC;
 	c->pos_after = c->pos;
 	return extents_share(tx, c->from->ino, c->from_id.snap, &c->pos_after, c->end, c->limit);
 }

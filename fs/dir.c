@@ -492,7 +492,7 @@ static int make_pass(struct tx *tx, void *arg)
 	r = attr_permission(&dir->attr, c->op->cred, FS_MAY_WRITE | FS_MAY_EXEC);
 	if (r < 0)
 		return r;
-	r = dirent_slot(tx, dir->ino, c->name, c->name_len, &ent.slot);
+	r = space_tree_full(tx_fs(tx)) ? -ENOSPC : dirent_slot(tx, dir->ino, c->name, c->name_len, &ent.slot);
 	if (r < 0)
 		return r;
 	wcc_before(c->dir_wcc, &dir->attr);
@@ -662,7 +662,7 @@ static int link_pass(struct tx *tx, void *arg)
 		return -ESTALE;
 	if (inode->attr.nlink >= FS_LINK_MAX)
 		return -EMLINK;
-	r = dirent_slot(tx, dir->ino, c->name, c->name_len, &ent.slot);
+	r = space_tree_full(tx_fs(tx)) ? -ENOSPC : dirent_slot(tx, dir->ino, c->name, c->name_len, &ent.slot);
 	if (r < 0)
 		return r;
 	wcc_before(c->dir_wcc, &dir->attr);

@@ -291,7 +291,7 @@ static enum take_result group_take_inode(struct flush_group *group, struct inode
 			result = TAKE_PARTIAL;
 			continue;
 		}
-		if (group->n == GROUP_RECORDS) {
+		if (group->n == group->fs->space.group) {
 			result = TAKE_FULL;
 			break;
 		}
@@ -330,7 +330,7 @@ static void group_take(struct flush_group *group)
 	group_fill(group);
 	/* what comes during a pause is for the next group: no inode twice, for a pass does not see its own changes */
 	list_append(&queue, &files->flush_queue);
-	while (group->n < GROUP_RECORDS && (node = list_pop_front(&queue))) {
+	while (group->n < group->fs->space.group && (node = list_pop_front(&queue))) {
 		struct inode_data *data = container_of(node, struct inode_data, queue_link);
 		enum take_result result;
 
@@ -444,24 +444,28 @@ static int group_place_once(struct flush_group *group)
 
 /*
  * Space was promised when the blocks were written, but it may still hang in stripes that only a
- * checkpoint frees, or that the cleaner has to empty first.
+ * checkpoint frees, or that the cleaner has to empty first. Rows are taken when there are enough for all, for those
+ * that are taken in vain are holes.
  */
 static int group_place_all(struct flush_group *group)
 {
 	struct fs *fs = group->fs;
-	int r;
+	int r = 0;
 
-	for (unsigned attempt = 0;; attempt++) {
-		r = group_place_once(group);
-		if (r != -ENOSPC || attempt == PLACE_ATTEMPTS || fs->failed)
-			return r;
-		for (unsigned i = 0; i < group->runs; i++)
-			space_rows_done(fs, &group->run[i].run);
-		group->runs = group->slices = 0;
-		r = fs_checkpoint(fs);
-		if (r < 0)
-			return r;
+	for (unsigned attempt = 0; r == 0; attempt++) {
+		if (space_rows_fit(fs, group->n) || attempt == PLACE_ATTEMPTS) {
+			r = group_place_once(group);
+			if (r != -ENOSPC || attempt == PLACE_ATTEMPTS || fs->failed)
+				return r;
+			for (unsigned i = 0; i < group->runs; i++)
+				space_rows_done(fs, &group->run[i].run);
+			group->runs = group->slices = 0;
+		}
+		r = cleaner_wait(fs, group->n);
+		if (r == 0 && !space_rows_fit(fs, group->n))
+			r = fs_checkpoint(fs);
 	}
+	return r;
 }
 
 struct run_write {

@@ -364,6 +364,10 @@ struct space {
 	uint64_t node_stripes, data_stripes;	       /* with anything live */
 	uint64_t reserve_most;	  /* free stripes that only nodes may take: see space_reserve_stripes() */
 	uint64_t cleaner_reserve; /* more of them that the cleaner may take too */
+	uint64_t cleaner_least;	  /* of these: with so many it can gain something whenever there is something */
+	uint64_t node_taken;	  /* stripes taken by the checkpoint that runs */
+	uint64_t group;		  /* blocks that are given places at a time, at most */
+	uint64_t changes;	  /* of counts and flags */
 	uint64_t padding;	  /* blocks: most that is kept for the padding of promised ones */
 	uint64_t promised;	  /* blocks */
 	uint32_t stripe_blocks;
@@ -400,11 +404,13 @@ int space_lists_ensure(struct fs *fs, size_t more);
  * belong to the checkpoint that freezes now.
  */
 uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum stripe_class class, bool replay);
-bool space_nodes_low(const struct fs *fs);		   /* the tree may not grow any more */
-bool space_low(const struct fs *fs);			   /* time to clean */
-extern uint64_t space_low_extra;			   /* also when less than so many stripes are free: for tests */
-bool space_urgent(const struct fs *fs);			   /* writers may have to wait for it */
-bool space_has_room(const struct fs *fs, uint64_t blocks); /* who writes so many blocks more need not */
+bool space_nodes_low(const struct fs *fs); /* the tree may not grow any more */
+bool space_low(const struct fs *fs);	   /* time to clean */
+extern uint64_t space_low_extra;	   /* also when less than so many stripes are free: for tests */
+bool space_urgent(const struct fs *fs);	   /* writers may have to wait for it */
+bool space_has_room(const struct fs *fs, uint64_t blocks, bool tight); /* who writes so many blocks more need not */
+bool space_rows_fit(const struct fs *fs, uint64_t blocks); /* the rows for so many blocks can be taken now */
+uint32_t space_holes_worth(const struct fs *fs); /* of a stripe, for which it is emptied when writers wait for it */
 /* The sparsest stripes of CLASS with at most MOST live blocks, MAX of them, into VICTIM in ascending order of live
  * blocks. */
 unsigned space_victims(const struct fs *fs, enum stripe_class class, uint32_t most, uint64_t *victim, unsigned max);
@@ -460,8 +466,9 @@ struct cleaner {
 	struct fiber *fiber;
 	bool started, stop;
 	bool stuck, stuck_urgent; /* nothing was to be gained, when space was like this: */
-	uint64_t stuck_live, stuck_free;
-	uint64_t need; /* blocks that somebody waits for */
+	uint64_t stuck_live, stuck_free, stuck_changes;
+	unsigned waiters;
+	uint64_t need; /* blocks that these wait for, the most of all */
 	uint64_t wanted, begun, ended;
 	struct wait_queue work, done;
 	uint64_t rounds, moved_blocks, freed_stripes;

@@ -347,9 +347,9 @@ static int allocate_run(struct fs *fs, void *arg)
 
 	if (r < 0)
 		return r;
-	r = space_reserve(fs, c->holes, 0);
+	r = space_reserve(fs, c->holes, 0, false);
 	if (r == -ENOSPC && cleaner_wait(fs, c->holes) == 0 && fs_checkpoint(fs) == 0)
-		r = space_reserve(fs, c->holes, 0);
+		r = space_reserve(fs, c->holes, 0, true);
 	if (r == 0)
 		space_unreserve(fs, c->holes);
 	return r;

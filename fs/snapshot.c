@@ -189,7 +189,7 @@ static int create_pass(struct tx *tx, void *arg)
 		return -EBUSY;
 	if (files->snapshots->count == FS_SNAPSHOTS_MAX)
 		return -EMLINK;
-	if (files->stamp >= UINT32_MAX - 1)
+	if (files->stamp >= UINT32_MAX - 1 || !space_promises_hold(tx_fs(tx)))
 		return -ENOSPC;
 	c->made = (struct snapshot){
 		.id = files->stamp + 1, .state = SNAPSHOT_KEPT, .created_ns = wall_ns(), .len = (uint16_t)c->len};

@@ -22,7 +22,7 @@
  * Reserves: as many stripes as two checkpoints could need are taken by checkpoints only, so that a full
  * file system can still delete, and some more by them and the cleaner. A checkpoint needs room for the
  * nodes that are dirty: for the whole tree at worst, and so many nodes as may be dirty at most. When
- * a third of that is gone nothing may make the tree larger.
+ * that, with what the cleaner needs at least, is no longer there nothing may make the tree larger.
  *
  * What users see is less than there is (space_shown()), so that all of it can be written, and written over again for
  * ever: a full file system refuses what is new and never what takes the place of something.
@@ -36,6 +36,9 @@
 #define FLAG_OPEN 4u
 #define FLAG_BUSY 8u		  /* rows in flight */
 #define PADDING_MOST (1ull << 20) /* blocks: 4 GiB */
+#define GROUP_LEAST 257u	  /* blocks of the largest write of a client */
+#define GROUP_MOST 4096u
+#define HOLES_PART 32u /* of a stripe, as holes, is what cleaning does without */
 
 #define FLAG_GUARD 32u /* space_guard() */
 #define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
@@ -65,6 +68,7 @@ static void recount(struct space *s, uint64_t stripe, bool was_free)
 static void flag(struct space *s, uint64_t stripe, uint8_t clear, uint8_t set)
 {
 	bool was = is_free(s, stripe);
+	s->changes++;
 	s->flags[stripe] = (uint8_t)((s->flags[stripe] & ~clear) | set);
 	recount(s, stripe, was);
 }
@@ -126,10 +130,17 @@ void space_set_reserve(struct fs *fs)
 		limit = 32;
 	t->dirty_limit = limit;
 	s->reserve_most = 2 * ((limit + per - 1) / per) + 3;
-	s->cleaner_reserve = 4 + s->stripes / 128;
+	/* so many stripes with space_holes_worth() holes each are whole rows less when they are moved */
+	s->cleaner_least = (HOLES_PART + fs->geometry.strip_blocks - 1) / fs->geometry.strip_blocks;
+	s->cleaner_reserve = s->cleaner_least + 2 + s->stripes / 128;
 	s->padding = s->stripes * s->stripe_blocks / 40;
 	if (s->padding > PADDING_MOST)
 		s->padding = PADDING_MOST;
+	s->group = s->stripes * s->stripe_blocks / 128;
+	if (s->group < GROUP_LEAST)
+		s->group = GROUP_LEAST;
+	if (s->group > GROUP_MOST)
+		s->group = GROUP_MOST;
 	fs->log.margin = ((limit + limit / per + 1024) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
 	if (fs->log.margin > fs->log.capacity / 8)
 		fs->log.margin = fs->log.capacity / 8;
@@ -257,6 +268,7 @@ uint32_t space_apply_delta(struct fs *fs, uint64_t stripe, int32_t delta, enum s
 			pending_add(s, stripe, PENDING_ROOT, 0);
 	}
 	bool was = is_free(s, stripe);
+	s->changes++;
 	s->flags[stripe] = (uint8_t)(s->flags[stripe] & ~FLAG_STUCK);
 	count_live(s, old, false);
 	s->table[stripe] = value;
@@ -456,6 +468,7 @@ int space_take_rows(struct fs *fs, enum space_class class, uint32_t rows, struct
 				return -ENOSPC;
 			*open = (struct space_open){true, stripe, 0};
 			flag(s, stripe, 0, FLAG_OPEN);
+			s->node_taken += class == SPACE_NODES;
 			if (space_low(fs))
 				cleaner_kick(fs);
 		}
@@ -496,10 +509,21 @@ void space_rows_done(struct fs *fs, const struct row_run *run)
  * What is short, and where it could come from
  */
 
-/* Two thirds of the reserve are left at least: enough for two checkpoints, of which each frees stripes. */
+/*
+ * What a checkpoint has taken so far comes back with its end, or nearly. Without a cleaner (a repair) two thirds of the
+ * reserve are enough: for two checkpoints, of which each frees stripes.
+ */
 bool space_nodes_low(const struct fs *fs)
 {
-	return fs->space.free < space_reserve_stripes(fs) * 2 / 3;
+	const struct space *s = &fs->space;
+	if (!fs->cleaner.started)
+		return s->free < space_reserve_stripes(fs) * 2 / 3;
+	return s->free + s->node_taken < space_reserve_stripes(fs) + s->cleaner_least;
+}
+
+uint32_t space_holes_worth(const struct fs *fs)
+{
+	return 1 + fs->space.stripe_blocks / HOLES_PART;
 }
 
 /* Free stripes that files may have. */
@@ -533,15 +557,25 @@ static uint64_t open_rest(const struct fs *fs, enum space_class class)
 
 /*
  * A row may carry one block only, and a promise cannot know: padding is counted at its worst, up to a
- * fortieth of all or 4 GiB.
+ * fortieth of all or 4 GiB. TIGHT: it is not counted, for what it takes can be cleaned; so little room there is always
+ * when everybody has waited for the cleaner (space_shown()).
  */
-bool space_has_room(const struct fs *fs, uint64_t blocks)
+bool space_has_room(const struct fs *fs, uint64_t blocks, bool tight)
 {
 	const struct space *s = &fs->space;
-	uint64_t want = s->promised + blocks, pad = want * (fs->geometry.k - 1);
+	uint64_t want = s->promised + blocks, pad = tight ? fs->geometry.k : want * (fs->geometry.k - 1);
 	uint64_t room = space_spare(fs) * s->stripe_blocks + open_rest(fs, SPACE_STREAM) + open_rest(fs, SPACE_SMALL);
 
 	return want + (pad < s->padding ? pad : s->padding) + s->stripe_blocks <= room;
+}
+
+bool space_rows_fit(const struct fs *fs, uint64_t blocks)
+{
+	const struct space *s = &fs->space;
+
+	return blocks + fs->geometry.k <= open_rest(fs, SPACE_SMALL) && blocks < s->stripe_blocks
+		       ? true
+		       : space_spare(fs) >= (blocks + fs->geometry.k) / s->stripe_blocks + 2;
 }
 
 uint64_t space_cleaner_blocks(const struct fs *fs)
@@ -594,19 +628,28 @@ static uint64_t nodes_hidden(const struct space *s)
 	return s->stripes * s->stripe_blocks / 40;
 }
 
-/* Blocks that users may see. The rest is for these nodes, for checkpoints, for the cleaner and for holes that it
- * leaves: a tenth, and more on small file systems. */
+/*
+ * Blocks that users may see: a tenth less than there are, or more on small file systems. When nothing is under way, and
+ * the cleaner and the checkpoint find nothing more to gain,
+ *   a stripe of data has at most stripe_blocks / HOLES_PART holes, but for the open ones and such as make one more
+ *   of nodes an eighth is holes, but for a few stripes
+ * and what is free then beside both reserves must be enough for a group of blocks that take the place of others:
+ * then these have left as many holes, and it goes on.
+ */
 static uint64_t space_shown(const struct space *s)
 {
-	uint64_t all = s->stripes * s->stripe_blocks, per = s->stripe_blocks / NODE_BLOCKS;
-	uint64_t reserve = 2 * ((nodes_hidden(s) / NODE_BLOCKS + RESERVE_FRESH + per - 1) / per) + 3, hidden;
+	uint64_t all = s->stripes * s->stripe_blocks, per = s->stripe_blocks / NODE_BLOCKS, shown;
+	uint64_t reserve = 2 * ((nodes_hidden(s) / NODE_BLOCKS + RESERVE_FRESH + per - 1) / per) + 3;
 
 	if (reserve > s->reserve_most)
 		reserve = s->reserve_most;
-	hidden = (reserve + s->cleaner_reserve + SPACE_CLASSES) * s->stripe_blocks + nodes_hidden(s) + all / 25;
-	if (hidden < all / 10)
-		hidden = all / 10;
-	return all > hidden ? all - hidden : 0;
+	reserve += s->cleaner_reserve + SPACE_CLASSES + 1;	       /* open stripes */
+	reserve += nodes_hidden(s) * 8 / 7 / s->stripe_blocks + 1 + 3; /* nodes */
+	reserve += s->group / s->stripe_blocks + 1 + 4;		       /* what goes on */
+	if (reserve >= s->stripes)
+		return 0;
+	shown = (s->stripes - reserve) * (s->stripe_blocks - s->stripe_blocks / HOLES_PART);
+	return shown < all - all / 10 ? shown : all - all / 10;
 }
 
 static uint64_t space_used(const struct space *s)
@@ -615,13 +658,25 @@ static uint64_t space_used(const struct space *s)
 	return s->live_data + nodes + s->promised;
 }
 
-int space_reserve(struct fs *fs, uint64_t blocks, uint64_t replaced)
+bool space_promises_hold(const struct fs *fs)
+{
+	return space_used(&fs->space) <= space_shown(&fs->space);
+}
+
+bool space_tree_full(const struct fs *fs)
+{
+	const struct space *s = &fs->space;
+	return s->live_nodes > nodes_hidden(s) && space_used(s) - s->promised >= space_shown(s);
+}
+
+int space_reserve(struct fs *fs, uint64_t blocks, uint64_t replaced, bool tight)
 {
 	struct space *s = &fs->space;
 
 	if (blocks > s->stripes * s->stripe_blocks || space_refuse())
 		return -ENOSPC;
-	if (!space_has_room(fs, blocks) || (replaced < blocks && space_used(s) + blocks - replaced > space_shown(s))) {
+	if (!space_has_room(fs, blocks, tight) ||
+		(replaced < blocks && space_used(s) + blocks - replaced > space_shown(s))) {
 		cleaner_kick(fs);
 		return -ENOSPC;
 	}

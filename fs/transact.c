@@ -26,6 +26,7 @@
  */
 #define RERUNS_HOLD 64u
 #define GROWTH_NONE 256 /* bytes */
+#define GROWTH_ATTEMPTS 4u
 #define RERUNS_MAX 100000u
 
 struct tx *tx_new(struct fs *fs)
@@ -793,7 +794,7 @@ int fs_view(struct fs *fs, tx_pass *pass, void *arg)
 int fs_transact(struct fs *fs, tx_pass *pass, void *arg, uint64_t *seq)
 {
 	int rc;
-	bool cleaned = false;
+	unsigned cleaned = 0;
 
 	assert(reactor_self() == fs->home);
 	if (fs->read_only)
@@ -815,12 +816,10 @@ int fs_transact(struct fs *fs, tx_pass *pass, void *arg, uint64_t *seq)
 				rc = log_reserve(fs, tx->bytes, false);
 			if (rc == -EAGAIN)
 				continue;
-			if (rc == -ENOSPC && !cleaned) {
-				/* what was deleted comes back with a checkpoint */
-				cleaned = true;
-				if (!fs_checkpoint(fs))
-					continue;
-			}
+			/* what was deleted comes back with a checkpoint, and what is sparse when the cleaner was there
+			 */
+			if (rc == -ENOSPC && cleaned++ < GROWTH_ATTEMPTS && !fs_checkpoint(fs))
+				continue;
 			if (rc)
 				break;
 		}

@@ -127,10 +127,15 @@ int tx_share(struct tx *tx, uint64_t first, uint64_t count, int32_t delta);
 int tx_summary_add(struct tx *tx, uint64_t block, uint32_t count, uint64_t ino, uint64_t file_block);
 /*
  * Promise of space: BLOCKS more blocks can be written later (delayed allocation). -ENOSPC now rather
- * than then. REPLACED of them take the place of blocks that come back then, and are no more of what df shows. Deletion
- * and checkpoints have a reserve of their own. No wait.
+ * than then. REPLACED of them take the place of blocks that come back then, and are no more of what df shows. TIGHT:
+ * the cleaner and a checkpoint have done what they can. Deletion and checkpoints have a reserve of their own. No wait.
  */
-int space_reserve(struct fs *fs, uint64_t blocks, uint64_t replaced);
+int space_reserve(struct fs *fs, uint64_t blocks, uint64_t replaced, bool tight);
 void space_unreserve(struct fs *fs, uint64_t blocks);
+/* Is there room for all that is promised if nothing comes back by it? A snapshot or a clone may keep what there is. */
+bool space_promises_hold(const struct fs *fs);
+/* Nothing is shown to be left, and the tree has used up what is its own: new names would take what overwriting needs.
+ */
+bool space_tree_full(const struct fs *fs);
 
 #endif

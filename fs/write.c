@@ -240,14 +240,14 @@ static int replaced_pass(struct tx *tx, void *arg)
 	return 0;
 }
 
-static int write_reserve_try(struct fs *fs, struct write_call *c, uint64_t blocks)
+static int write_reserve_try(struct fs *fs, struct write_call *c, uint64_t blocks, bool tight)
 {
-	int r = space_reserve(fs, blocks, 0);
+	int r = space_reserve(fs, blocks, 0, tight);
 
 	if (r == -ENOSPC && !fs->failed) {
 		r = fs_view(fs, replaced_pass, c);
 		if (r == 0)
-			r = space_reserve(fs, blocks, c->replaced);
+			r = space_reserve(fs, blocks, c->replaced, tight);
 	}
 	return r;
 }
@@ -258,17 +258,20 @@ static int write_reserve_try(struct fs *fs, struct write_call *c, uint64_t block
  */
 static int write_reserve_wait(struct fs *fs, struct write_call *c, uint64_t blocks)
 {
-	int r = write_reserve_try(fs, c, blocks);
+	int r = write_reserve_try(fs, c, blocks, false);
 
 	if (r == -ENOSPC && !fs->failed && cleaner_wait(fs, blocks) == 0)
-		r = write_reserve_try(fs, c, blocks);
+		r = write_reserve_try(fs, c, blocks, true);
 	for (unsigned attempt = 0; r == -ENOSPC && attempt < RESERVE_ATTEMPTS && !fs->failed; attempt++) {
-		bool room = space_has_room(fs, blocks);
+		bool room = space_has_room(fs, blocks, true);
 
+		/* then nothing is promised, and a whole pass of the cleaner says what there is */
 		files_flush_all(fs);
 		r = fs_checkpoint(fs);
 		if (r == 0)
-			r = write_reserve_try(fs, c, blocks);
+			r = cleaner_wait(fs, blocks);
+		if (r == 0)
+			r = write_reserve_try(fs, c, blocks, true);
 		if (room)
 			break; /* it is not places that are short, but what df shows */
 	}
@@ -279,7 +282,7 @@ static int write_reserve_wait(struct fs *fs, struct write_call *c, uint64_t bloc
 static int write_reserve(struct fs *fs, struct write_call *c, uint64_t blocks)
 {
 	struct fs_files *files = fs->files;
-	int r = files->room_waiters ? -ENOSPC : write_reserve_try(fs, c, blocks);
+	int r = files->room_waiters ? -ENOSPC : write_reserve_try(fs, c, blocks, false);
 
 	if (r != -ENOSPC)
 		return r;

@@ -1,14 +1,19 @@
 /*
  * A file system that is 100 % full is one whose files can still be written over. All that df shows is written, to the
- * last block; then writers go over it at random, by one block and by many, side by side, and in a pattern that leaves
- * the same few holes in every stripe. None of them is refused, df says the same all the time, and who wants a block
- * more gets ENOSPC. Only what a snapshot keeps cannot be written over.
+ * last block; then writers go over it at random, by one block and by many, stable ones and such as commit, side by
+ * side, and in patterns that leave the same few holes in every stripe: some that are worth cleaning, and as many as are
+ * not. None of them is refused, nothing is lost, df says the same all the time, and who wants a block more gets ENOSPC.
+ * Only what a snapshot keeps cannot be written over.
  */
 #include "tests/fs/files_test.h"
 
 #define WRITERS 8u
-#define PIECE 64u /* blocks of the largest write */
+#define PIECE 256u /* blocks of the largest write */
 
+struct shape {
+	unsigned level, drives;
+	uint64_t bytes; /* of each drive */
+};
 struct world {
 	struct files_test t;
 	struct fs_id file;
@@ -29,17 +34,22 @@ static void block_fill(uint8_t *to, uint64_t block, uint32_t version)
 	}
 }
 
-static int overwrite(struct world *w, uint64_t block, unsigned n)
+static int overwrite_as(struct world *w, uint64_t block, unsigned n, enum fs_stable stable)
 {
 	uint8_t *data = calloc(n, BLOCK_BYTES);
 
 	for (unsigned i = 0; i < n; i++)
 		block_fill(data + (size_t)i * BLOCK_BYTES, block + i, w->version[block + i] + 1);
-	int r = t_write(&w->t, w->file, block * BLOCK_BYTES, data, n * BLOCK_BYTES, FS_FILE_SYNC);
+	int r = t_write(&w->t, w->file, block * BLOCK_BYTES, data, n * BLOCK_BYTES, stable);
 	for (unsigned i = 0; i < n && r == 0; i++)
 		w->version[block + i]++;
 	free(data);
 	return r;
+}
+
+static int overwrite(struct world *w, uint64_t block, unsigned n)
+{
+	return overwrite_as(w, block, n, FS_FILE_SYNC);
 }
 
 static bool all_is_there(struct world *w)
@@ -63,7 +73,7 @@ static uint64_t blocks_left(struct world *w)
 	return s.bytes_available / BLOCK_BYTES;
 }
 
-/* Each has its part of the file. */
+/* Each has its part of the file; half of them commit now and then only. */
 static void writer_main(void *arg)
 {
 	struct world *w = arg;
@@ -74,8 +84,13 @@ static void writer_main(void *arg)
 	for (uint64_t i = 0; i < w->writes && r == 0; i++) {
 		unsigned n = i % 32 ? 1 : 1 + test_below(&seed, PIECE);
 
-		r = overwrite(w, me * part + test_random(&seed) % (part - n), n);
+		r = overwrite_as(
+			w, me * part + test_random(&seed) % (part - n), n, me % 2 ? FS_UNSTABLE : FS_FILE_SYNC);
+		if (r == 0 && me % 2 && i % 64 == 63)
+			r = t_commit(&w->t, w->file);
 	}
+	if (r == 0)
+		r = t_commit(&w->t, w->file);
 	wait_group_done(&w->wait, r);
 }
 
@@ -92,13 +107,13 @@ static int writers_run(struct world *w, uint64_t writes)
 	return wait_group_wait(&w->wait);
 }
 
-/* A hole in each row or so, evenly: no stripe is much sparser than another. */
-static int combs_run(struct world *w)
+/* A hole in every STEP blocks, evenly: no stripe is much sparser than another. */
+static int comb_run(struct world *w, unsigned step, unsigned laps)
 {
 	int r = 0;
 
-	for (unsigned lap = 0; lap < 8 && r == 0; lap++)
-		for (uint64_t b = lap * 5 % 13; b < w->blocks && r == 0; b += 13)
+	for (unsigned lap = 0; lap < laps && r == 0; lap++)
+		for (uint64_t b = lap * 5 % step; b < w->blocks && r == 0; b += step)
 			r = overwrite(w, b, 1);
 	return r;
 }
@@ -113,13 +128,14 @@ static int one_more(struct world *w)
 static void overwrite_body(void *arg)
 {
 	struct world *w = calloc(1, sizeof(*w));
+	const struct shape *shape = arg;
 	uint64_t laps = getenv("FURROW_LONG") ? 10 : 1;
 	struct fs_id other;
+	unsigned holes;
 	int r = 0;
 
-	(void)arg;
-	files_test_drives(&w->t, 5, 24u << 20);
-	CHECK_OK(files_test_create(&w->t, 6));
+	files_test_drives(&w->t, shape->drives, shape->bytes);
+	CHECK_OK(files_test_create(&w->t, shape->level));
 	CHECK_OK(t_create(&w->t, w->t.root, "file", &w->file));
 	w->blocks = blocks_left(w);
 	w->version = calloc(w->blocks, sizeof(*w->version));
@@ -128,8 +144,10 @@ static void overwrite_body(void *arg)
 	CHECK_OK(r); /* all that was shown */
 	CHECK_IS(blocks_left(w), 0);
 	CHECK_IS(one_more(w), -ENOSPC);
+	holes = space_holes_worth(w->t.fs) - 1;
+	CHECK_OK(comb_run(w, w->t.fs->space.stripe_blocks / (holes ? holes : 1), 8));
 	CHECK_OK(writers_run(w, laps * w->blocks));
-	CHECK_OK(combs_run(w));
+	CHECK_OK(comb_run(w, 13, 4));
 	CHECK_OK(writers_run(w, laps * w->blocks / 4));
 	CHECK_IS(blocks_left(w), 0);
 	CHECK_IS(one_more(w), -ENOSPC);
@@ -157,15 +175,31 @@ static void overwrite_body(void *arg)
 	free(w);
 }
 
-static void test_overwrite(void **state)
+static void test_raid6(void **state)
 {
 	(void)state;
-	files_test_run(overwrite_body, NULL);
+	files_test_run(overwrite_body, &(struct shape){6, 5, 24u << 20});
+}
+
+static void test_raid6_wide(void **state)
+{
+	(void)state;
+	files_test_run(overwrite_body, &(struct shape){6, 10, 12u << 20});
+}
+
+static void test_mirror(void **state)
+{
+	(void)state;
+	files_test_run(overwrite_body, &(struct shape){1, 2, 24u << 20});
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_overwrite)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_raid6),
+		cmocka_unit_test(test_raid6_wide),
+		cmocka_unit_test(test_mirror),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -446,7 +446,7 @@ static void full_body(void *arg)
 			}
 			space_rows_done(t.fs, &run[runs++]);
 		}
-		CHECK(space_reserve(t.fs, 1, 0) == -ENOSPC);
+		CHECK(space_reserve(t.fs, 1, 0, false) == -ENOSPC);
 		CHECK_OK(fs_statfs(t.fs, &full), t.err);
 		CHECK(full.bytes_free < empty.bytes_free / 8);
 		/* nodes still find room, however often they move */
@@ -492,7 +492,7 @@ static void full_body(void *arg)
 		}
 	}
 	CHECK_OK(fs_checkpoint(t.fs), t.err);
-	CHECK(space_reserve(t.fs, 100, 0) == 0);
+	CHECK(space_reserve(t.fs, 100, 0, false) == 0);
 	CHECK_OK(fs_statfs(t.fs, &after), t.err);
 	space_unreserve(t.fs, 100);
 	CHECK_OK(fs_statfs(t.fs, &empty), t.err);
