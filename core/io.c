@@ -295,7 +295,6 @@ void ring_wait(struct reactor *r, uint64_t deadline)
 	struct io_uring_cqe *cqe;
 	struct __kernel_timespec ts, *timeout = NULL;
 
-	ring_unplug(r);
 	if (deadline != NEVER) {
 		uint64_t now = now_ns(), ns = deadline > now ? deadline - now : 0;
 		ts.tv_sec = (int64_t)(ns / NSEC_PER_SEC);

@@ -352,6 +352,9 @@ static void reactor_sleep(struct reactor *r)
 
 static void reactor_idle(struct reactor *r)
 {
+	ring_unplug(r); /* what is started may end at once, or make room by taking completions */
+	if (reactor_has_work(r))
+		return;
 	if (ring_has_completions(r)) {
 		ring_submit(r);
 		return;

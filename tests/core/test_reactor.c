@@ -380,6 +380,44 @@ static void test_pollers(void **state)
 	run_with(pollers_main, 1);
 }
 
+/* ---- plugs: what is held is started before the reactor sleeps, and what ends at once wakes whom it concerns */
+
+struct pretend_plug {
+	struct plug plug;
+	struct fiber *waiter;
+	unsigned started;
+};
+
+static void plug_start(struct plug *plug)
+{
+	struct pretend_plug *p = container_of(plug, struct pretend_plug, plug);
+	p->started++;
+	fiber_wake(p->waiter);
+}
+
+static void plugs_main(void *arg)
+{
+	struct pretend_plug p = {.plug.start = plug_start, .waiter = fiber_self()};
+	uint64_t begun = now_ns();
+	(void)arg;
+	list_node_init(&p.plug.node);
+	for (unsigned i = 0; i < 100; i++) {
+		plug_hold(&p.plug);
+		fiber_suspend();
+		assert_int_equal(p.started, i + 1);
+	}
+	/* nothing but the alarm would have ended a sleep */
+	assert_true(now_ns() - begun < 20 * NSEC_PER_SEC);
+}
+
+static void test_plugs(void **state)
+{
+	(void)state;
+	alarm(30);
+	run_with(plugs_main, 1);
+	alarm(0);
+}
+
 /* ---- signals */
 
 static int signals_seen[65];
@@ -521,6 +559,7 @@ int main(void)
 		cmocka_unit_test(test_mail),
 		cmocka_unit_test(test_offload),
 		cmocka_unit_test(test_pollers),
+		cmocka_unit_test(test_plugs),
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_idle),
 		cmocka_unit_test(test_ping),
