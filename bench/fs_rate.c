@@ -6,7 +6,8 @@
  *
  * PART: seqwrite, overwrite, smallfile, create, metadata, patterns, lookup, inode, readdir. --mib: size of each of the
  * ten drives (RAID 6, 8+2); they are sparse files in $TMPDIR, /dev/shm or /tmp, and go at the end. --long: 10 million
- * files instead of 300,000, and random overwriting at 80, 90 and 100 % too.
+ * files instead of 300,000, and random overwriting at 80, 90 and 100 % too;
+ * --percent: at N % alone.
  *
  * Bytes and writes are those of all drives: parity, copies of the log and the last checkpoint are in them. Rates are
  * of processor time and not of a clock, so that others on the machine do not count; where two patterns are compared,
@@ -705,6 +706,8 @@ static bool wanted(const char *part)
 
 static void bench_main(void *arg)
 {
+	unsigned from = only_percent ? only_percent : 70, to = only_percent || !long_form ? from : 100;
+
 	(void)arg;
 	if (wanted("seqwrite"))
 		seqwrite_measure();
@@ -721,9 +724,8 @@ static void bench_main(void *arg)
 	if (wanted("readdir"))
 		readdir_measure();
 	if (wanted("overwrite"))
-		for (unsigned percent = 70; percent <= 100; percent += 10)
-			if (only_percent ? percent == only_percent : long_form || percent == 70)
-				overwrite_measure(percent);
+		for (unsigned percent = from; percent <= to; percent += 10)
+			overwrite_measure(percent);
 }
 
 int main(int argc, char **argv)

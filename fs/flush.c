@@ -17,10 +17,9 @@
  */
 #include "fs/inode_internal.h"
 
-#define GROUP_RECORDS 4096u /* of streams; what many writers write at a time is less, and each costs a log batch */
-#define TAKE_RECORDS 512u   /* so many checksums are computed without letting others run */
-#define GROUP_FIBERS 8u	    /* that fill blocks or write rows side by side */
-#define RUNS_TOGETHER 4u    /* of strips of 64 KiB as many as the longest drive command holds */
+#define TAKE_RECORDS 512u /* so many checksums are computed without letting others run */
+#define GROUP_FIBERS 8u	  /* that fill blocks or write rows side by side */
+#define RUNS_TOGETHER 4u  /* of strips of 64 KiB as many as the longest drive command holds */
 #define FLUSH_AGE (2 * NSEC_PER_SEC)
 #define PLACE_ATTEMPTS 10u
 

@@ -359,6 +359,10 @@ struct space_flight {
 };
 #define SPACE_FLIGHTS 1024u
 #define SPACE_CLASSES 4u
+/* Blocks that are given places at a time, at most. Of streams; what many writers write is less, and each group costs a
+ * log batch. */
+#define GROUP_RECORDS 4096u
+
 struct space {
 	uint64_t stripes, free, live_data, live_nodes; /* stripes free; blocks live */
 	uint64_t node_stripes, data_stripes;	       /* with anything live */
@@ -366,7 +370,7 @@ struct space {
 	uint64_t cleaner_reserve; /* more of them that the cleaner may take too */
 	uint64_t cleaner_least;	  /* of these: with so many it can gain something whenever there is something */
 	uint64_t node_taken;	  /* stripes taken by the checkpoint that runs */
-	uint64_t group;		  /* blocks that are given places at a time, at most */
+	uint64_t group;		  /* of GROUP_RECORDS, what is worth it on so small a file system */
 	uint64_t changes;	  /* of counts and flags */
 	uint64_t padding;	  /* blocks: most that is kept for the padding of promised ones */
 	uint64_t promised;	  /* blocks */

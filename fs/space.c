@@ -37,8 +37,7 @@
 #define FLAG_BUSY 8u		  /* rows in flight */
 #define PADDING_MOST (1ull << 20) /* blocks: 4 GiB */
 #define GROUP_LEAST 257u	  /* blocks of the largest write of a client */
-#define GROUP_MOST 4096u
-#define HOLES_PART 32u /* of a stripe, as holes, is what cleaning does without */
+#define HOLES_PART 32u		  /* of a stripe, as holes, is what cleaning does without */
 
 #define FLAG_GUARD 32u /* space_guard() */
 #define FLAG_STUCK 16u /* the cleaner could not empty it; cleared when its count changes */
@@ -139,8 +138,8 @@ void space_set_reserve(struct fs *fs)
 	s->group = s->stripes * s->stripe_blocks / 128;
 	if (s->group < GROUP_LEAST)
 		s->group = GROUP_LEAST;
-	if (s->group > GROUP_MOST)
-		s->group = GROUP_MOST;
+	if (s->group > GROUP_RECORDS)
+		s->group = GROUP_RECORDS;
 	fs->log.margin = ((limit + limit / per + 1024) * sizeof(struct op_stripe_disk) + BLOCK_BYTES) / BLOCK_BYTES + 1;
 	if (fs->log.margin > fs->log.capacity / 8)
 		fs->log.margin = fs->log.capacity / 8;

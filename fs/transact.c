@@ -816,8 +816,7 @@ int fs_transact(struct fs *fs, tx_pass *pass, void *arg, uint64_t *seq)
 				rc = log_reserve(fs, tx->bytes, false);
 			if (rc == -EAGAIN)
 				continue;
-			/* what was deleted comes back with a checkpoint, and what is sparse when the cleaner was there
-			 */
+			/* what was deleted comes back with a checkpoint, what is sparse with the cleaner */
 			if (rc == -ENOSPC && cleaned++ < GROWTH_ATTEMPTS && !fs_checkpoint(fs))
 				continue;
 			if (rc)

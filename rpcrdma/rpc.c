@@ -137,7 +137,7 @@ static bool call_admit(struct rpc_call *call)
 
 static inline bool conn_may_enter(const struct rpc_connection *conn)
 {
-	if (__builtin_expect(conn->entered < ENTERED_LEAST, 1))
+	if (conn->entered < ENTERED_LEAST)
 		return true;
 	const struct rpc_shard *shard = conn->shard;
 	uint32_t most = reactor_fibers() / 4 * 3; /* others of the reactor need some */

@@ -205,6 +205,22 @@ static enum member_state member_state_of(struct array *array, unsigned slot)
 	return state;
 }
 
+/* A volume "v" with a row. */
+static void volume_make(struct raid_test *t)
+{
+	struct error err = {0};
+	struct volume *v;
+	int r;
+	struct array *array = open_some(t, 0, 0, NULL);
+	CHECK(array);
+	CHECK_OK(volume_create(array, "v", 0, &err), err);
+	CHECK_OK(volume_open(array, "v", &v, &err), err);
+	row_write(v, 1, &r);
+	CHECK(r == 0);
+	volume_close(v);
+	array_close(array);
+}
+
 static void missing_body(void *arg)
 {
 	(void)arg;
@@ -215,14 +231,8 @@ static void missing_body(void *arg)
 	int r;
 	raid_test_drives(&t, 5, TEST_DRIVE_BYTES, "");
 	CHECK_OK(raid_test_create(&t, 6, 0, &err), err);
-	array = open_some(&t, 0, 0, NULL);
-	CHECK(array);
-	CHECK_OK(volume_create(array, "v", 0, &err), err);
-	CHECK_OK(volume_open(array, "v", &v, &err), err);
-	row_write(v, 1, &r);
-	CHECK(r == 0);
-	volume_close(v);
-	array_close(array);
+	volume_make(&t);
+	CHECK(!test_failure[0]);
 	/* three of five are too few, and looking does no harm */
 	CHECK(!open_some(&t, 0x7, -EIO, "member 0 missing; member 1 missing; member 2 missing"));
 	CHECK(!test_failure[0]);
@@ -267,17 +277,10 @@ static void look_body(void *arg)
 	struct raid_scan scan;
 	struct volume *v;
 	uint64_t before[4];
-	int r;
 	raid_test_drives(&t, 4, TEST_DRIVE_BYTES, "");
 	CHECK_OK(raid_test_create(&t, 6, 0, &err), err);
-	array = open_some(&t, 0, 0, NULL);
-	CHECK(array);
-	CHECK_OK(volume_create(array, "v", 0, &err), err);
-	CHECK_OK(volume_open(array, "v", &v, &err), err);
-	row_write(v, 1, &r);
-	CHECK(r == 0);
-	volume_close(v);
-	array_close(array);
+	volume_make(&t);
+	CHECK(!test_failure[0]);
 	for (unsigned i = 0; i < 4; i++)
 		before[i] = file_sum(t.path[i]);
 	CHECK_OK(raid_scan(t.paths + 1, 3, &scan, &err), err);

@@ -259,6 +259,17 @@ static void strayed_check(struct rig *r, unsigned slot)
 	rig_end(r);
 }
 
+/* The second of two goes on alone, without what the first wrote, and both come together. */
+static void second_strays(struct rig *r)
+{
+	struct error err = {0};
+
+	alone(r, 2, 6, 200);
+	r->seed[6] = 0;
+	CHECK_OK(open_of(r, ALL(r), &err), err);
+	strayed_check(r, 1);
+}
+
 /* The second failed while a superblock was written: it is two events behind when it goes on alone. */
 static void behind_body(void *arg)
 {
@@ -272,10 +283,7 @@ static void behind_body(void *arg)
 	CHECK_OK(volume_create(r->array, "w", 1u << 20, &err), err);
 	rows_write(r, 5, 6, 100);
 	power_off(r);
-	alone(r, 2, 6, 200);
-	r->seed[6] = 0;
-	CHECK_OK(open_of(r, ALL(r), &err), err);
-	strayed_check(r, 1);
+	second_strays(r);
 }
 
 /* A superblock reached the first alone, which then went on, and so did the second. */
@@ -283,17 +291,13 @@ static void both_body(void *arg)
 {
 	struct round round = {.cut = CUT_VOLUME, .writes = 1};
 	struct rig *r = &rig;
-	struct error err = {0};
 
 	(void)arg;
 	begin(r, 1, 2);
 	CHECK(!test_failure[0]);
 	cut_now(r, &round);
 	alone(r, 1, 5, 100);
-	alone(r, 2, 6, 200);
-	r->seed[6] = 0;
-	CHECK_OK(open_of(r, ALL(r), &err), err);
-	strayed_check(r, 1);
+	second_strays(r);
 }
 
 /* Two superblocks reached the first alone, and name the second, which went on with the number of the first of them. */
@@ -357,10 +361,7 @@ static void fresh_body(void *arg)
 	fault_inject(r->t.path[1], FAULT_WRITE_ERROR, 1, 0);
 	CHECK(array_add(r->array, r->t.path[1], NULL, NULL, &err) == -EIO);
 	power_off(r);
-	alone(r, 2, 6, 200);
-	r->seed[6] = 0;
-	CHECK_OK(open_of(r, ALL(r), &err), err);
-	strayed_check(r, 1);
+	second_strays(r);
 }
 
 static void test_apart(void **state)

@@ -4,9 +4,8 @@
 # shellcheck disable=SC2317 # functions that are called by name
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=$(cd "${FURROW_BUILD:-build}" && pwd)
-work=$(mktemp -d /tmp/furrow-replug-XXXXXX)
-server='' number=0 failures=0
+name=replug
+. tests/server/smoke.sh
 
 cleanup() {
 	[ -z "$server" ] || kill -KILL "$server" 2>/dev/null
@@ -14,19 +13,6 @@ cleanup() {
 }
 trap cleanup EXIT
 
-check() { # TEXT COMMAND...
-	local text=$1
-	shift
-	number=$((number + 1))
-	if "$@" >"$work/out" 2>&1; then
-		echo "ok $number - $text"
-	else
-		echo "not ok $number - $text"
-		sed 's/^/# /' "$work/out" | tail -20
-		[ -e "$work/log" ] && sed 's/^/# log: /' "$work/log" | tail -20
-		failures=$((failures + 1))
-	fi
-}
 furrow() { "$build/furrow" --config "$work/furrow.yaml" "$@"; }
 comes_to() { # WHAT: that the status comes to say it
 	for ((i = 0; i < 600; i++)); do
@@ -53,26 +39,9 @@ returned() { # MEMBER-FILE: that another drive with the same content takes its n
 	cp --sparse=always "$1" "$1.new" && mv "$1.new" "$1"
 }
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-cat >"$work/furrow.yaml" <<END
-server:
-  listen: ["127.0.0.1"]
-  nfs_port: $port
-  rdma_port: off
-  memory: 256MiB
-  control: "$work/control.sock"
-  metrics: off
-  hook: "$work/hook"
-drives: ["$work/d?"]
-exports:
-  - path: /data
-    filesystem: a0/data
-    allow:
-      - {clients: 127.0.0.0/8, access: rw, squash: none}
-END
+config_write "hook: \"$work/hook\""
 printf '#!/bin/sh\necho "$@" >>"%s/events"\n' "$work" >"$work/hook"
 chmod +x "$work/hook"
-truncate -s 64M "$work"/d{0,1,2,3}
 check "an array" furrow array create a0 --level 5 --yes "$work"/d{0,1,2,3}
 check "a file system" furrow fs create a0/data --yes
 check "the server starts" start

@@ -4,9 +4,8 @@
 # shellcheck disable=SC2016 # what stands in single quotes is for the inner shell
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=$(cd "${FURROW_BUILD:-build}" && pwd)
-work=$(mktemp -d /tmp/furrow-run-XXXXXX)
-server='' number=0 failures=0
+name=run
+. tests/server/smoke.sh
 unset MAKEFLAGS MAKELEVEL MFLAGS # it may be make itself that runs this
 
 # shellcheck disable=SC2317
@@ -16,23 +15,6 @@ cleanup() {
 }
 trap cleanup EXIT
 
-check() { # TEXT COMMAND...
-	local text=$1
-	shift
-	number=$((number + 1))
-	if "$@" >"$work/out" 2>&1; then
-		echo "ok $number - $text"
-	else
-		echo "not ok $number - $text"
-		sed 's/^/# /' "$work/out" | tail -20
-		[ -e "$work/log" ] && sed 's/^/# log: /' "$work/log" | tail -20
-		failures=$((failures + 1))
-	fi
-}
-
-free_port() {
-	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
 PORT=$(free_port)
 METRICS=127.0.0.1:$(free_port)
 export PORT METRICS BUILD=$build VAR=$work/var MEMORY=256MiB RDMA=off

@@ -4,9 +4,9 @@
 # shellcheck disable=SC2317 # functions that are called by name
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-build=$(cd "${FURROW_BUILD:-build}" && pwd)
-work=$(mktemp -d /tmp/furrow-start-XXXXXX)
-server='' lookers=() number=0 failures=0
+name=start
+. tests/server/smoke.sh
+lookers=()
 
 cleanup() {
 	touch "$work/enough"
@@ -16,19 +16,6 @@ cleanup() {
 }
 trap cleanup EXIT
 
-check() { # TEXT COMMAND...
-	local text=$1
-	shift
-	number=$((number + 1))
-	if "$@" >"$work/out" 2>&1; then
-		echo "ok $number - $text"
-	else
-		echo "not ok $number - $text"
-		sed 's/^/# /' "$work/out" | tail -20
-		[ -e "$work/log" ] && sed 's/^/# log: /' "$work/log" | tail -20
-		failures=$((failures + 1))
-	fi
-}
 furrow() { "$build/furrow" --config "$work/furrow.yaml" "$@"; }
 look() {
 	while [ ! -e "$work/enough" ]; do furrow status >/dev/null 2>&1; done
@@ -62,23 +49,7 @@ looking_changes_nothing() {
 	[ "$before" = "$after" ] && whole
 }
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-cat >"$work/furrow.yaml" <<END
-server:
-  listen: ["127.0.0.1"]
-  nfs_port: $port
-  rdma_port: off
-  memory: 256MiB
-  control: "$work/control.sock"
-  metrics: off
-drives: ["$work/d?"]
-exports:
-  - path: /data
-    filesystem: a0/data
-    allow:
-      - {clients: 127.0.0.0/8, access: rw, squash: none}
-END
-truncate -s 64M "$work"/d{0,1,2,3}
+config_write
 check "an array" furrow array create a0 --level 5 --yes "$work"/d{0,1,2,3}
 check "a file system" furrow fs create a0/data --yes
 check "looking changes nothing, also when a drive is not there yet" looking_changes_nothing
