@@ -287,31 +287,33 @@ static int entry_put(struct repair *r, uint64_t dir, const struct dirent *ent, c
 	return repair_put(r, &key, &d, sizeof(d.head) + len);
 }
 
-/* The slot that has NAME in DIR: 1, with ENT; 0: *SLOT is free. */
+/* The first slot that has NAME in DIR, of all that its hash has: 1, with ENT; 0: *SLOT is free. */
 static int name_find(struct repair *r, uint64_t dir, const char *name, size_t len, uint64_t *slot, struct dirent *ent)
 {
 	struct fs_key key = {.ino = dir, .type = KEY_NAME, .off = name_hash(r->fs, name, len) << 8};
-	uint64_t end = key.off + NAME_COLLISIONS, free_slot = end;
+	uint64_t free_slot = key.off, end = key.off + NAME_COLLISIONS;
 
-	for (; key.off < end; key.off++) {
+	for (; key.off < end; key.off++, key.snap = 0) {
 		uint8_t val[TREE_VALUE_MAX];
 		const char *other;
 		size_t other_len;
-		int n = repair_view_get(r, &key, val, sizeof(val));
+		int n = tree_next(r->fs, &key, val, sizeof(val));
 
-		if (n < 0 && n != -ENOENT)
-			return n;
-		if (n == -ENOENT) {
-			if (free_slot == end)
-				free_slot = key.off;
-			if (key.off >= (name_hash(r->fs, name, len) << 8) + 16)
-				break; /* names of one hash lie close together */
+		if (n == -ENOENT || (n >= 0 && (key.ino != dir || key.type != KEY_NAME || key.off >= end)))
+			break;
+		if (n >= 0)
+			n = repair_view_get(r, &key, val, sizeof(val));
+		if (n == -ENOENT) /* another view has one there */
 			continue;
-		}
-		*slot = key.off;
+		if (n < 0)
+			return n;
 		if (name_decode(val, (size_t)n, ent, &other, &other_len) == 0 && other_len == len &&
-			memcmp(other, name, len) == 0)
+			memcmp(other, name, len) == 0) {
+			*slot = key.off;
 			return 1;
+		}
+		if (key.off == free_slot)
+			free_slot++;
 	}
 	*slot = free_slot;
 	return free_slot == end ? -ENOSPC : 0;
@@ -324,10 +326,19 @@ static int pair_name(struct repair *r, const struct fs_key *key, size_t len)
 	struct dirent ent, other;
 	const char *name, *other_name;
 	size_t n, other_len;
+	uint64_t slot;
 	int got;
 
 	if (name_decode(r->value, len, &ent, &name, &n) < 0)
 		return 0;
+	got = name_find(r, key->ino, name, n, &slot, &other);
+	if (got == 1 && slot != key->off) {
+		repair_say(r, false, "directory %llu: the name \"%.*s\" was there twice, one is removed", ULL(key->ino),
+			(int)n, name);
+		return repair_put(r, key, NULL, 0);
+	}
+	if (got < 0)
+		return got;
 	entry_key.off = ent.seq;
 	got = repair_view_get(r, &entry_key, val, sizeof(val));
 	if (got == -ENOENT) {

@@ -349,6 +349,26 @@ FAULT(name_differs)
 	((struct name_disk *)(void *)value)->ino = le64_put(w->f.ino);
 	plant = (struct plant){.raw = {key, value, (size_t)value_len, 0, 0}, .word = "\"g\" differed", .wrong = ""};
 }
+/* Wherever its hash allows it to lie: it is found by all that look for it there. */
+FAULT(name_twice)
+{
+	struct fs_key key = key_of(w->d, KEY_NAME, name_hash(t->fs, "g", 1) << 8);
+
+	CHECK(value_get(t, key) > 0);
+	key.off += NAME_COLLISIONS - 1;
+	plant = (struct plant){
+		.raw = {key, value, (size_t)value_len, 0, 0}, .word = "the name \"g\" was there twice", .wrong = ""};
+}
+FAULT(name_twice_without_entry)
+{
+	struct fs_key key = key_of(w->d, KEY_NAME, name_hash(t->fs, "g", 1) << 8);
+
+	CHECK(value_get(t, key) > 0);
+	key.off++;
+	((struct name_disk *)(void *)value)->seq = le64_put(60);
+	plant = (struct plant){
+		.raw = {key, value, (size_t)value_len, 0, 0}, .word = "the name \"g\" was there twice", .wrong = ""};
+}
 FAULT(entry_of_nothing)
 {
 	struct {
@@ -701,6 +721,8 @@ int main(void)
 		cmocka_unit_test(test_name_garbage),
 		cmocka_unit_test(test_name_sequence),
 		cmocka_unit_test(test_name_differs),
+		cmocka_unit_test(test_name_twice),
+		cmocka_unit_test(test_name_twice_without_entry),
 		cmocka_unit_test(test_entry_of_nothing),
 		cmocka_unit_test(test_orphan_wrong),
 		cmocka_unit_test(test_unknown_record),
