@@ -224,18 +224,13 @@ static int nodes_cut(struct repair *r)
  * Counting
  */
 
+/* Of the class that the stripe's other blocks have. */
 static void live_add(struct repair *r, uint64_t block, enum stripe_class class)
 {
-	uint64_t stripe = block / r->fs->space.stripe_blocks;
-	uint32_t *value = &r->live[stripe];
+	uint32_t *value = &r->live[block / r->fs->space.stripe_blocks];
 
-	if (*value && stripe_class(*value) != class) {
-		if (!(*value >> 31))
-			repair_say(r, true, "stripe %llu: has both nodes and data", ULL(stripe));
-		*value |= 1u << 31;
-		return;
-	}
 	*value = (stripe_live(*value) + 1) | (uint32_t) class << STRIPE_CLASS_SHIFT;
+	r->bitmap[block / 8] |= (uint8_t)(1u << block % 8);
 }
 
 static bool bit(const struct repair *r, uint64_t block)
@@ -252,20 +247,21 @@ static int count_extent(struct repair *r, const struct fs_key *key, size_t len)
 	if (key->ino == 0 || key->type != KEY_EXTENT || !repair_extent_good(r, key, len, &e) || e.hole || e.shared)
 		return 0;
 	for (uint64_t b = e.block; b < e.block + e.count; b++) {
-		if (!bit(r, b))
+		uint32_t stripe = r->live[b / r->fs->space.stripe_blocks];
+
+		if (!bit(r, b) && !(stripe && stripe_class(stripe) == STRIPE_NODES))
 			continue;
 		if (repair_grow(&r->twice, &r->twices_room, r->twices + 1, sizeof(*key)) < 0)
 			return -ENOMEM;
 		r->twice[r->twices++] = *key;
 		return 0;
 	}
-	for (uint64_t b = e.block; b < e.block + e.count; b++) {
-		r->bitmap[b / 8] |= (uint8_t)(1u << b % 8);
+	for (uint64_t b = e.block; b < e.block + e.count; b++)
 		live_add(r, b, STRIPE_DATA);
-	}
 	return 0;
 }
 
+/* Nodes say themselves that they are: they are counted first, and where one is there is no data. */
 static int count_node(void *arg, uint64_t block, unsigned blocks, unsigned level)
 {
 	struct repair *r = arg;
@@ -377,10 +373,8 @@ static int claim_make(struct repair *r, const struct claim *c, uint32_t n)
 	buf_put(buf);
 	if (rc < 0)
 		return repair_lose(r, &(struct repair_loss){c->ino, c->file_block, n, key.snap, 0});
-	for (uint64_t b = c->block; b < c->block + n; b++) {
-		r->bitmap[b / 8] |= (uint8_t)(1u << b % 8);
+	for (uint64_t b = c->block; b < c->block + n; b++)
 		live_add(r, b, STRIPE_DATA);
-	}
 	repair_say(r, false,
 		"inode %llu: blocks %llu to %llu are found by their stripe's summary; their checksums were lost",
 		ULL(c->ino), ULL(c->file_block), ULL(c->file_block + n - 1));
@@ -433,10 +427,10 @@ static int deltas_pass(struct tx *tx, void *arg)
 	int rc = 0;
 
 	for (; d->next < s->stripes && n < DELTAS && rc == 0; d->next++) {
-		uint32_t is = s->table[d->next], want = d->r->live[d->next] & ~(1u << 31);
+		uint32_t is = s->table[d->next], want = d->r->live[d->next];
 		uint32_t class = want ? stripe_class(want) : stripe_class(is);
 
-		if (is == want || (want >> 31))
+		if (is == want)
 			continue;
 		if (d->clear && is && stripe_class(is) != class) {
 			rc = tx_stripe_delta(tx, d->next, -(int32_t)stripe_live(is), stripe_class(is));
@@ -456,7 +450,7 @@ static int counts_set(struct repair *r)
 	int rc = 0;
 
 	for (uint64_t i = 0; i < s->stripes; i++) {
-		uint32_t want = r->live[i] & ~(1u << 31);
+		uint32_t want = r->live[i];
 
 		if (s->table[i] != want)
 			repair_say(r, false, "stripe %llu: said %u live blocks, has %u", ULL(i),
@@ -528,7 +522,7 @@ static int repair_space(struct repair *r)
  * Losses
  */
 
-/* An extent whose blocks another one has too. */
+/* An extent whose blocks another one has too, or the tree. */
 static int twice_lose(struct repair *r, const struct fs_key *key)
 {
 	struct extent e;
@@ -536,7 +530,7 @@ static int twice_lose(struct repair *r, const struct fs_key *key)
 
 	if (n < 0 || !repair_extent_good(r, key, (size_t)n, &e))
 		return n < 0 && n != -ENOENT ? n : 0;
-	repair_say(r, true, "inode %llu: blocks %llu to %llu are lost: another extent has their places", ULL(key->ino),
+	repair_say(r, true, "inode %llu: blocks %llu to %llu are lost: something else has their places", ULL(key->ino),
 		ULL(e.first), ULL(e.first + e.count - 1));
 	n = repair_raw(r, key, NULL, 0);
 	return n < 0 || key->ino == FS_SHARED_INO
@@ -844,11 +838,11 @@ static int repair_run(struct repair *r)
 	int rc = repair_walk(r, &(struct fs_key){0}, share_last);
 
 	if (rc == 0)
+		rc = tree_walk_nodes(r->fs, count_node, r);
+	if (rc == 0)
 		rc = repair_walk(r, &(struct fs_key){0}, count_extent);
 	if (rc == 0)
 		rc = repair_stamps(r);
-	if (rc == 0)
-		rc = tree_walk_nodes(r->fs, count_node, r);
 	if (rc == 0)
 		rc = repair_space(r);
 	for (unsigned i = 0; i < r->twices && rc == 0; i++)

@@ -509,6 +509,15 @@ static int inode_write(struct repair *r, uint64_t ino, const struct inode_attr *
 	return repair_put(r, &key, &d, sizeof(d));
 }
 
+/* An inode of its type, as far as the values tell what that has. */
+static void inode_fit(const struct repair_inode *ri, struct inode_attr *a)
+{
+	a->size = a->type == FS_REG ? ri->extent_end * BLOCK_BYTES : ri->symlink_bytes;
+	a->aux = a->type == FS_DIR ? FS_ROOT_INO : 0;
+	a->next_seq = NAME_SEQ_FIRST;
+	a->flags &= ~(uint32_t)INODE_FLAG_VERIFIER; /* it was in aux */
+}
+
 /* An inode of which only values are left, or the root. */
 static int inode_make(struct repair *r, struct repair_inode *ri)
 {
@@ -516,9 +525,7 @@ static int inode_make(struct repair *r, struct repair_inode *ri)
 		.nlink = 1,
 		.type = ri->entry_type,
 		.atime = time_now(),
-		.change = fs_change_next(r->fs),
-		.next_seq = NAME_SEQ_FIRST,
-		.aux = FS_ROOT_INO};
+		.change = fs_change_next(r->fs)};
 
 	a.mtime = a.ctime = a.btime = a.atime;
 	if (ri->has_entries || ri->ino == FS_ROOT_INO)
@@ -530,10 +537,7 @@ static int inode_make(struct repair *r, struct repair_inode *ri)
 	else if (a.type != FS_REG && a.type != FS_DIR)
 		a.type = FS_REG;
 	a.mode = a.type == FS_DIR ? 0700 : a.type == FS_LNK ? 0777 : 0600;
-	if (a.type == FS_REG) {
-		a.size = ri->extent_end * BLOCK_BYTES;
-		a.aux = 0;
-	}
+	inode_fit(ri, &a);
 	repair_say(r, true, "inode %llu: attributes are lost, made anew for %s", ULL(ri->ino),
 		a.type == FS_DIR   ? "a directory"
 		: a.type == FS_REG ? "a file"
@@ -582,9 +586,11 @@ static int inode_retype(struct repair *r, struct repair_inode *ri)
 		repair_say(r, false, "inode %llu: was said to be of type %u, but has what one of type %u has",
 			ULL(ri->ino), ri->type, type);
 		rc = inode_read(r, ri->ino, &a);
+		if (rc < 0)
+			return rc;
 		a.type = type;
-		if (rc == 0)
-			rc = inode_write(r, ri->ino, &a);
+		inode_fit(ri, &a);
+		rc = inode_write(r, ri->ino, &a);
 	}
 	return rc;
 }

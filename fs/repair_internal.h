@@ -38,9 +38,9 @@ struct repair {
 	unsigned gaps, gaps_room;
 	struct repair_loss *loss;
 	unsigned losses, losses_room, losses_said;
-	struct fs_key *twice; /* extents whose blocks another one has too */
+	struct fs_key *twice; /* extents whose blocks another one has too, or the tree */
 	unsigned twices, twices_room;
-	uint8_t *bitmap; /* of blocks that extents have */
+	uint8_t *bitmap; /* of blocks that nodes and extents have */
 	uint32_t *live;	 /* of each stripe, as stripes_disk */
 	struct htable inodes;
 	uint32_t stamp, stamp_said;	 /* the highest one that a record has, and what KEY_SNAPSHOT says */

@@ -290,6 +290,29 @@ INODE_FAULT(generation, f, generation, le32_put(12345), "another generation")
 INODE_FAULT(symlink_size, s, size, le64_put(3), "size 6")
 INODE_FAULT(xattr_flag, h, flags, le32_put(0), "links 1")
 
+/* What it is not has more, or less, than what it is. */
+FAULT(dir_said_file)
+{
+	struct fs_key key = key_of(w->e, KEY_INODE, 0);
+	struct inode_disk *d = (void *)value;
+
+	CHECK(value_get(t, key) == (int)sizeof(*d));
+	d->type = FS_REG;
+	d->aux = d->next_seq = le64_put(0);
+	plant = (struct plant){
+		.raw = {key, value, sizeof(*d), 0, 0}, .word = "has what one of type 2 has", .wrong = ""};
+}
+FAULT(symlink_said_file)
+{
+	struct fs_key key = key_of(w->s, KEY_INODE, 0);
+	struct inode_disk *d = (void *)value;
+
+	CHECK(value_get(t, key) == (int)sizeof(*d));
+	d->type = FS_REG;
+	d->size = le64_put(1ull << 40);
+	plant = (struct plant){
+		.raw = {key, value, sizeof(*d), 0, 0}, .word = "has what one of type 3 has", .wrong = ""};
+}
 FAULT(inode_garbage)
 {
 	(void)t;
@@ -442,9 +465,36 @@ FAULT(extent_twice)
 	CHECK(value_get(t, key) > 0);
 	((struct extent_disk *)(void *)value)->block = le64_put(block);
 	plant = (struct plant){.raw = {key, value, (size_t)value_len, 0, 0},
-		.word = "another extent has their places",
+		.word = "something else has their places",
 		.wrong = "g",
 		.left = 1};
+}
+/* The extent of g begins at the block AT of a stripe of nodes, from its end if AT is negative. */
+static void extent_in_nodes(struct files_test *t, const struct world *w, int at)
+{
+	struct fs_key key = key_of(w->g, KEY_EXTENT, 0);
+	const struct space *s = &t->fs->space;
+	uint64_t stripe = 0;
+
+	while (stripe < s->stripes &&
+		!(stripe_live(s->table[stripe]) && stripe_class(s->table[stripe]) == STRIPE_NODES))
+		stripe++;
+	CHECK(stripe < s->stripes);
+	CHECK(value_get(t, key) > 0);
+	((struct extent_disk *)(void *)value)->block =
+		le64_put(stripe * s->stripe_blocks + (uint64_t)(at < 0 ? (int)s->stripe_blocks + at : at));
+	plant = (struct plant){.raw = {key, value, (size_t)value_len, 0, 0},
+		.word = "something else has their places",
+		.wrong = "g",
+		.left = 1};
+}
+FAULT(extent_on_node)
+{
+	extent_in_nodes(t, w, 0);
+}
+FAULT(extent_beside_nodes)
+{
+	extent_in_nodes(t, w, -3);
 }
 FAULT(stripe_more)
 {
@@ -712,6 +762,8 @@ int main(void)
 		cmocka_unit_test(test_generation),
 		cmocka_unit_test(test_symlink_size),
 		cmocka_unit_test(test_xattr_flag),
+		cmocka_unit_test(test_dir_said_file),
+		cmocka_unit_test(test_symlink_said_file),
 		cmocka_unit_test(test_inode_garbage),
 		cmocka_unit_test(test_inode_gone),
 		cmocka_unit_test(test_inode_gone_dir),
@@ -731,6 +783,8 @@ int main(void)
 		cmocka_unit_test(test_extent_and_summary),
 		cmocka_unit_test(test_extent_gone),
 		cmocka_unit_test(test_extent_twice),
+		cmocka_unit_test(test_extent_on_node),
+		cmocka_unit_test(test_extent_beside_nodes),
 		cmocka_unit_test(test_stripe_more),
 		cmocka_unit_test(test_stripe_less),
 		cmocka_unit_test(test_share_count),
