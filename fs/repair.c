@@ -28,7 +28,8 @@
 #include "fs/check_summary.h"
 #include "fs/repair_internal.h"
 
-#define DELTAS 4096u /* stripes whose counts change in one transaction */
+#define DELTAS 4096u	  /* stripes whose counts change in one transaction */
+#define SUMMARY_PASSES 4u /* the second finds something only where two extents began at one block */
 
 void repair_say(struct repair *r, bool lost, const char *format, ...)
 {
@@ -292,7 +293,7 @@ static int claim_add(struct repair *r, struct claims *c, uint64_t ino, uint64_t 
 	struct extent e;
 	int n;
 
-	if (bit(r, block) || ino == 0)
+	if (bit(r, block) || ino == 0 || file_block >= EXTENT_END)
 		return 0;
 	n = tree_prev(r->fs, &had, val, sizeof(val));
 	if (n < 0 && n != -ENOENT)
@@ -748,16 +749,23 @@ static int extent_name(struct repair *r, const struct fs_key *key, size_t len)
 	return rc;
 }
 
+/* What takes the place of another's run may leave blocks behind that one without a name: these get one the next time.
+ */
 static int repair_summaries(struct repair *r)
 {
-	struct check_summaries summaries = {0};
-	int rc;
+	uint64_t before = r->result->repaired + 1;
+	int rc = 0;
 
-	r->summaries = &summaries;
-	rc = repair_walk(r, &(struct fs_key){0}, summary_see);
-	if (rc == 0 || rc == -ECANCELED)
-		rc = repair_walk(r, &(struct fs_key){.ino = 1}, extent_name);
-	summaries_free(&summaries);
+	for (unsigned i = 0; i < SUMMARY_PASSES && rc == 0 && r->result->repaired != before; i++) {
+		struct check_summaries summaries = {0};
+
+		before = r->result->repaired;
+		r->summaries = &summaries;
+		rc = repair_walk(r, &(struct fs_key){0}, summary_see);
+		if (rc == 0 || rc == -ECANCELED)
+			rc = repair_walk(r, &(struct fs_key){.ino = 1}, extent_name);
+		summaries_free(&summaries);
+	}
 	return rc;
 }
 

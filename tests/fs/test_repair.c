@@ -447,6 +447,20 @@ FAULT(extent_and_summary)
 	plant = (struct plant){
 		.raw = {key_of(w->g, KEY_EXTENT, 0), value, 60, 0, 0}, .word = "/d/g (inode", .wrong = "g", .left = 1};
 }
+/* Nor is it found by a summary that says of it what no file can have. */
+FAULT(extent_gone_summary_far)
+{
+	struct raw summary = {.key = {.type = KEY_SUMMARY}, .val = value};
+
+	CHECK(value_get(t, key_of(w->g, KEY_EXTENT, 0)) > 0);
+	summary.key.off = le64_get(((struct extent_disk *)(void *)value)->block);
+	CHECK(value_get(t, summary.key) > 0);
+	((struct summary_disk *)(void *)value)->file_block = le64_put(EXTENT_END + 7);
+	summary.len = (size_t)value_len;
+	CHECK_OK(fs_transact_durable(t->fs, raw_pass, &summary));
+	plant = (struct plant){
+		.raw = {.key = key_of(w->g, KEY_EXTENT, 0)}, .word = "live blocks, has", .wrong = "g", .left = 1};
+}
 FAULT(extent_gone)
 {
 	(void)t;
@@ -781,6 +795,7 @@ int main(void)
 		cmocka_unit_test(test_counters),
 		cmocka_unit_test(test_extent_garbage),
 		cmocka_unit_test(test_extent_and_summary),
+		cmocka_unit_test(test_extent_gone_summary_far),
 		cmocka_unit_test(test_extent_gone),
 		cmocka_unit_test(test_extent_twice),
 		cmocka_unit_test(test_extent_on_node),
