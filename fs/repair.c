@@ -2,7 +2,7 @@
  * fs repair: makes a damaged file system fit together again, offline, and says what it could not save.
  *
  *   look     the newest root record, the nodes below it, the log. A node that no copy has is cut out of the tree in
- *            memory; a record of the log that makes no sense is left out. Then every extent and node that is left is
+ *            memory; a record of the log that makes no sense is left out. Then every node and extent that is left is
  *            counted. Nothing was written so far
  *   space    stripes of data that count more than extents name have lost some of these. The summaries (KEY_SUMMARY)
  *            say whose the other blocks were: where they are exactly as many as are missing, the extents are made
@@ -749,8 +749,7 @@ static int extent_name(struct repair *r, const struct fs_key *key, size_t len)
 	return rc;
 }
 
-/* What takes the place of another's run may leave blocks behind that one without a name: these get one the next time.
- */
+/* A run that takes another's place may leave blocks without a name: these get one in the next pass. */
 static int repair_summaries(struct repair *r)
 {
 	uint64_t before = r->result->repaired + 1;
