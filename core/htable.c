@@ -25,7 +25,7 @@ void htable_fini(struct htable *t)
 	t->mask = t->count = 0;
 }
 
-static void htable_grow(struct htable *t)
+void htable_grow(struct htable *t)
 {
 	size_t old = t->mask + 1;
 	struct htable_node **bucket = calloc(2 * old, sizeof(*bucket));
@@ -44,17 +44,6 @@ static void htable_grow(struct htable *t)
 	free(t->bucket);
 	t->bucket = bucket;
 	t->mask = 2 * old - 1;
-}
-
-void htable_insert(struct htable *t, struct htable_node *n, uint64_t hash)
-{
-	if (t->count > t->mask)
-		htable_grow(t);
-	struct htable_node **b = &t->bucket[hash & t->mask];
-	n->hash = hash;
-	n->next = *b;
-	*b = n;
-	t->count++;
 }
 
 void htable_remove(struct htable *t, struct htable_node *n)

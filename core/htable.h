@@ -20,8 +20,19 @@ struct htable {
 
 int htable_init(struct htable *t, size_t expected); /* -ENOMEM */
 void htable_fini(struct htable *t);		    /* frees the buckets, not the nodes */
-void htable_insert(struct htable *t, struct htable_node *n, uint64_t hash);
+void htable_grow(struct htable *t);
 void htable_remove(struct htable *t, struct htable_node *n);
+
+static inline void htable_insert(struct htable *t, struct htable_node *n, uint64_t hash)
+{
+	if (__builtin_expect(t->count > t->mask, 0))
+		htable_grow(t);
+	struct htable_node **b = &t->bucket[hash & t->mask];
+	n->hash = hash;
+	n->next = *b;
+	*b = n;
+	t->count++;
+}
 
 static inline struct htable_node *htable_bucket(const struct htable *t, uint64_t hash)
 {
@@ -45,6 +56,12 @@ static inline uint64_t hash_u64(uint64_t x)
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
 	x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
 	return x ^ (x >> 31);
+}
+
+/* Fibonacci hashing: for numbers that count up, alone or in strides; two instructions. */
+static inline uint64_t hash_place(uint64_t x)
+{
+	return (x * 0x9e3779b97f4a7c15ull) >> 24;
 }
 
 #endif

@@ -158,9 +158,9 @@ void data_unexclude(struct fs *fs, struct inode *inode)
 
 #define RECORD_POOL_MAX 4096u
 
-static uint64_t record_hash(uint64_t ino, uint64_t block)
+static uint64_t record_hash(const struct inode *inode, uint64_t block)
 {
-	return hash_u64(hash_u64(ino) ^ block);
+	return hash_place(inode->node.hash + block);
 }
 
 struct block_record *record_find(const struct fs_files *files, const struct inode *inode, uint64_t block)
@@ -168,7 +168,7 @@ struct block_record *record_find(const struct fs_files *files, const struct inod
 	if (!inode->data || inode->data->records == 0)
 		return NULL;
 
-	uint64_t hash = record_hash(inode->ino, block);
+	uint64_t hash = record_hash(inode, block);
 
 	htable_foreach_hash (node, &files->records, hash) {
 		struct block_record *rec = container_of(node, struct block_record, node);
@@ -219,7 +219,7 @@ void record_insert(struct fs *fs, struct inode *inode, struct block_record *rec,
 	rec->inode = inode;
 	rec->state = RECORD_DIRTY;
 	rec->older = below;
-	htable_insert(&files->records, &rec->node, record_hash(inode->ino, rec->block));
+	htable_insert(&files->records, &rec->node, record_hash(inode, rec->block));
 	list_push_back(&inode->data->dirty, &rec->link);
 	inode->data->records++;
 	files->dirty_bytes += BLOCK_BYTES;

@@ -58,8 +58,8 @@ struct data_ghost {
 	uint32_t print, when;
 };
 
-/* Fingerprints are those of the first block. */
-static uint64_t place_hash(uint64_t phys)
+/* Of an entry's first block: for ghosts, who need all of the bits. */
+static uint64_t print_hash(uint64_t phys)
 {
 	return hash_u64(phys + 0x9e3779b97f4a7c15ull);
 }
@@ -98,7 +98,7 @@ static void run_free(struct data_cache *c, struct data_run *run)
 
 static void ghost_add(struct data_cache *c, const struct data_run *run)
 {
-	uint64_t hash = place_hash(run->block[0].phys);
+	uint64_t hash = print_hash(run->block[0].phys);
 
 	c->ghost_clock += run->bytes / BLOCK_BYTES;
 	c->ghost[hash & c->ghost_mask] = (struct data_ghost){(uint32_t)(hash >> 32) | 1, c->ghost_clock};
@@ -107,7 +107,7 @@ static void ghost_add(struct data_cache *c, const struct data_run *run)
 /* As many bytes may have left after it as the main queue has. */
 static bool ghost_known(const struct data_cache *c, uint64_t phys)
 {
-	uint64_t hash = place_hash(phys);
+	uint64_t hash = print_hash(phys);
 	const struct data_ghost *g = &c->ghost[hash & c->ghost_mask];
 
 	return g->print == ((uint32_t)(hash >> 32) | 1) && c->ghost_clock - g->when <= c->limit / BLOCK_BYTES;
@@ -213,7 +213,7 @@ static bool cache_room(struct fs *fs, uint64_t bytes)
 
 static struct data_block *block_find(const struct data_cache *c, uint64_t phys)
 {
-	htable_foreach_hash (node, &c->blocks, place_hash(phys)) {
+	htable_foreach_hash (node, &c->blocks, hash_place(phys)) {
 		struct data_block *b = container_of(node, struct data_block, node);
 
 		if (b->phys == phys)
@@ -285,7 +285,7 @@ static struct data_run *run_new(struct data_cache *c, const struct data_place *p
 			continue;
 		*b = (struct data_block){
 			.phys = place[i].phys, .sum = place[i].sum, .index = run->count++, .at = (uint16_t)place[i].at};
-		htable_insert(&c->blocks, &b->node, place_hash(b->phys));
+		htable_insert(&c->blocks, &b->node, hash_place(b->phys));
 	}
 	run->live = run->count;
 	if (run->count == 0) {
@@ -348,14 +348,19 @@ void data_cache_drop(struct fs *fs, uint64_t phys, uint64_t count)
 {
 	struct data_cache *c = fs->files ? &fs->files->cache : NULL; /* the last checkpoint comes when it is gone */
 
-	for (uint64_t end = phys + count; c && phys < end && c->blocks.count > 0; phys++) {
+	for (uint64_t end = phys + count; c && phys < end && c->blocks.count > 0;) {
 		struct data_block *b = block_find(c, phys);
 		struct data_run *run;
 
-		if (!b)
+		if (!b) {
+			phys++;
 			continue;
+		}
 		run = run_of(b);
-		block_forget(c, b);
+		do { /* most entries go on with the next place */
+			block_forget(c, b++);
+			phys++;
+		} while (phys < end && b < run->block + run->count && b->phys == phys && b->at != UINT16_MAX);
 		if (run->buf && run->live == 0)
 			run_free(c, run);
 	}
@@ -371,7 +376,7 @@ void data_cache_move(struct fs *fs, uint64_t from, uint64_t to, uint32_t sum)
 	assert(!block_find(c, to)); /* a stripe that is filled was dropped before */
 	htable_remove(&c->blocks, &b->node);
 	b->phys = to;
-	htable_insert(&c->blocks, &b->node, place_hash(to));
+	htable_insert(&c->blocks, &b->node, hash_place(to));
 }
 
 void data_cache_clear(struct fs *fs)

@@ -296,7 +296,8 @@ static enum take_result group_take_inode(struct flush_group *group, struct inode
 		}
 		list_remove(&rec->link);
 		rec->state = RECORD_FLUSHING;
-		memset(record_data(rec) + rec->hi, 0, BLOCK_BYTES - rec->hi);
+		if (rec->hi < BLOCK_BYTES)
+			memset(record_data(rec) + rec->hi, 0, BLOCK_BYTES - rec->hi);
 		rec->hi = BLOCK_BYTES;
 		rec->sum = checksum32(record_data(rec), BLOCK_BYTES);
 		if (group->n > first && group->rec[group->n - 1]->block > rec->block)
@@ -391,11 +392,12 @@ static int group_place(struct flush_group *group, enum space_class class, struct
 		count = run->run.rows * g->k;
 		pad = count > n ? count - n : 0;
 		count -= pad;
-		for (uint32_t i = 0; i < count; i++) {
-			rec[i]->phys = run->run.stripe * volume_stripe_blocks(g) +
-				       (uint64_t)(i / run->run.rows) * g->strip_blocks + run->run.row +
-				       i % run->run.rows;
-			group_slice(group, rec[i]->buf, rec[i]->off, BLOCK_BYTES);
+		uint64_t strip = run->run.stripe * volume_stripe_blocks(g) + run->run.row;
+		for (uint32_t i = 0; i < count; strip += g->strip_blocks) {
+			for (uint32_t row = 0; row < run->run.rows && i < count; row++, i++) {
+				rec[i]->phys = strip + row;
+				group_slice(group, rec[i]->buf, rec[i]->off, BLOCK_BYTES);
+			}
 		}
 		for (; pad > 0; pad--) {
 			/* never joined to more than the zeros there are */

@@ -734,7 +734,7 @@ void tx_apply(struct tx *tx, bool replay)
 		} else if (op->op == LOG_DELETE) {
 			emptied |= tree_apply_delete(fs, &op->key);
 		} else {
-			enum stripe_class class;
+			enum stripe_class class = STRIPE_DATA;
 			int64_t sum = tx_stripe_sum(tx, i, &next, &class);
 			uint32_t value = space_apply_delta(fs, op_stripe(op), (int32_t)sum, class, replay);
 			tree_apply_stripe(fs, op_stripe(op), value);

@@ -108,7 +108,7 @@ struct rpc_shard *rpc_shard_pick(struct rpc_server *server, bool rdma)
 {
 	static _Atomic unsigned turn; /* so that equal ones take turns */
 	unsigned first = atomic_fetch_add_explicit(&turn, 1, memory_order_relaxed);
-	struct rpc_shard *best = NULL;
+	struct rpc_shard *best = server->shard;
 	uint32_t least = UINT32_MAX;
 	for (unsigned i = 0; i < server->shards; i++) {
 		struct rpc_shard *s = &server->shard[(first + i) % server->shards];

@@ -1,8 +1,10 @@
 #!/bin/bash
 # fuzz_smoke [NAME...]: the libFuzzer targets, all or those named: what is in tests/fuzz/corpus again, then new inputs.
+# limit: 1800
 #
 # In make check each looks for new ones for FURROW_FUZZ_SECONDS (5, and 20,000 at most, so that a fast machine looks for
-# no other ones; that of array members 60; with FURROW_LONG all 60), always from the same seed, and forgets them.
+# no other ones; that of array members 60; in the gate and with FURROW_LONG all 60), always from the same seed, and
+# forgets them.
 # FURROW_FUZZ_KEEP=1 (make fuzz) begins with what was found before, elsewhere, and keeps it in BUILD/fuzz/found/NAME. An
 # input that fails is in BUILD/fuzz/failed: BUILD/fuzz/tests/fuzz/fuzz_NAME FILE runs it again.
 set -u

@@ -1,7 +1,7 @@
 #!/bin/bash
 # posix_rules: over NFS 4.2 and RDMA: each rule of POSIX that the file system keeps, copies by cp -a and rsync -aHAX, and a
 # source tree that is unpacked, compiled against and removed (80,000 files in the long form).
-# vm: --nvme 6 --rxe --timeout 7200
+# vm: --nvme 6 --rxe --timeout 10800
 # long: it takes minutes, with 80,000 files an hour and more
 . tests/vm/lib.sh
 modprobe nfsv4 && modprobe rpcrdma
