@@ -39,6 +39,9 @@ results() {
 	done < <("$@" 2>&1)
 	[ $count -gt 0 ] || not_ok "$name: it shows nothing ($*)"
 }
+# A tenth of a second, without a process: for waits that would keep an emulated CPU busy.
+exec {nothing}<> <(:)
+pause() { read -rt 0.1 -u "$nothing"; }
 # eventually SECONDS COMMAND...: it succeeds within that time
 eventually() {
 	local end=$((SECONDS + $1))
@@ -124,7 +127,7 @@ guest() { local peer_dir=$build/vm-peer$(($1 - 2)) && shift && "$@"; }
 peer() {
 	local request=$peer_dir/$(date +%s%N)$RANDOM rc
 	echo "$*" >"$request.new" && mv "$request.new" "$request.do"
-	while [ ! -e "$request.rc" ]; do sleep 0.1; done
+	while [ ! -e "$request.rc" ]; do pause; done
 	rc=$(cat "$request.rc")
 	cat "$request.out"
 	rm -f "$request".*

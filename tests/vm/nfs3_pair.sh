@@ -1,13 +1,13 @@
 #!/bin/bash
 # nfs3_pair: two client machines of one server, which is a third, NFSv3 over RDMA and TCP with NLM and NSM as they are set up
 # anywhere: a tree that both make, random operations of both on the same files against a model, locks contended with a counter that
-# must come out exact, waited for and called back, and each client rebooted while the other works.
+# must come out exact, waited for and called back, the network of one cut under load, and each client rebooted while the other works.
 # vm: --nvme 4 --nvme-size 1G --rxe --mem 3G --timeout 5400
 # pair: --rxe --mem 2G --timeout 5400
 # pair: --rxe --mem 2G --timeout 5400
 # long: three guests, of which two boot twice
 . tests/vm/lib.sh
-rounds=${FURROW_ROUNDS:-30} only=${FURROW_ONLY:-tree,random,locks,reboot} ops=${FURROW_RANDOM_OPS:-1500} files=${FURROW_FILES:-40}
+rounds=${FURROW_ROUNDS:-30} only=${FURROW_ONLY:-tree,random,locks,cut,reboot} cuts=${FURROW_CUT:-3 15 60} ops=${FURROW_RANDOM_OPS:-1500} files=${FURROW_FILES:-40}
 places="2:/mnt/r 2:/mnt/t 3:/mnt/r 3:/mnt/t"
 mkdir -p /run/rpcbind /run/sendsigs.omit.d && rpcbind || finish
 sysctl -qw net.ipv4.ip_forward=1
@@ -103,6 +103,38 @@ part_locks() {
 	for turn in 1 2; do
 		called 2 3
 		called 3 2
+	done
+}
+
+# --- the network of one is cut ---
+# Not by taking a port down: a management datagram that soft-RoCE of Linux 6.1 cannot send for want of a route leaves the queue pair
+# of the connection manager deaf, and nobody (rping neither) has a new connection on that device.
+works() { # GUEST SECONDS: writes on both mounts and verifies
+	on $1 "for m in r t; do
+		fio --name=cut$1.\$m --directory=/mnt/\$m --size=4M --bs=16k --iodepth=4 --ioengine=libaio --direct=1 --rw=randwrite \
+			--rate_iops=50 --time_based --runtime=$2 --verify=crc32c --verify_state_save=0 --verify_fatal=1 >/tmp/cut.\$m 2>&1 &
+		pids=\"\$pids \$!\"
+	done
+	for p in \$pids; do wait \$p || { tail -3 /tmp/cut.*; exit 1; }; done"
+}
+part_cut() {
+	local seconds drop loads others sides start
+	for seconds in $cuts; do
+		say "the network between guest 2 and the server is cut for $seconds s"
+		works 2 $((seconds + 20)) >/tmp/work.out 2>&1 &
+		loads=$!
+		works 3 $((seconds + 20)) >/tmp/others.out 2>&1 &
+		others=$!
+		sleep 8
+		drop="tc qdisc add dev eth0 root blackhole; sleep $seconds; tc qdisc del dev eth0 root"
+		on 2 "$drop" &
+		sides=$!
+		bash -c "$drop"
+		wait $sides
+		start=$SECONDS
+		check "guest 3 noticed nothing" wait $others
+		check "guest 2 goes on, and what it wrote is there" wait $loads
+		[ $((SECONDS - start)) -le 120 ] && ok "within $((SECONDS - start)) s" || not_ok "only after $((SECONDS - start)) s"
 	done
 }
 
