@@ -87,7 +87,7 @@ static inline bool rdma_client_receive(struct client *c)
 {
 	struct peer *p = c->peer;
 	uint8_t message[PEER_SLOT];
-	uint32_t xid, version, credits = 0, proc, reads = 1, writes = 1, chunk, segments, handle, got;
+	uint32_t xid, version, credits = 0, proc, reads = 1, writes = 1, chunk, segments, handle, got = 0;
 	struct xdr_in in;
 	int bytes = peer_take(p, message, 20000);
 

@@ -192,7 +192,7 @@ static void pseudo(void **state)
 	expect(&v, NFS4ERR_ISDIR);
 
 	/* a handle that nobody gave out, one that is cut off, one with a byte changed */
-	struct xdr_opaque handle;
+	struct xdr_opaque handle = {.len = 0};
 	begin(&v, "");
 	v4_op(&v, OP_GETFH);
 	expect(&v, NFS4_OK);

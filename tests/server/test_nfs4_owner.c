@@ -140,7 +140,7 @@ static void given(void **state)
 		v4_take(&v, READDIR4resok, &res);
 		for (const entry4 *e = res.reply.entries; e; e = e->nextentry) {
 			args.cookie = e->cookie;
-			struct xdr_opaque owner;
+			struct xdr_opaque owner = {.len = 0};
 			struct xdr_in in;
 			xdr_in_init(&in, e->attrs.attr_vals.data, e->attrs.attr_vals.len, NULL);
 			assert_true(xdr_get_opaque(&in, 1024, &owner));
