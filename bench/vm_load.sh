@@ -35,7 +35,7 @@ load() { # NAME UNIT DIR FIO-OPTIONS...: UNIT MiB/s or op/s
 }
 loads() { # VERSION DIR
 	local v=$1 dir=$2 i n=${BENCH_FILES:-200} before s e
-	load "$v.write1m" MiB/s "$dir" --rw=write --bs=1M --iodepth=8 --end_fsync=1
+	load "$v.write1m" MiB/s "$dir" --rw=write --bs=1M --iodepth=8 --end_fsync=1 --time_based --runtime="$seconds"
 	wanted read1m && load "$v.read1m" MiB/s "$dir" --rw=read --bs=1M --iodepth=8 --time_based --runtime="$seconds"
 	wanted randread4k && load "$v.randread4k" op/s "$dir" --rw=randread --bs=4k --iodepth=32 --time_based --runtime="$seconds"
 	wanted randwrite4k && load "$v.randwrite4k" op/s "$dir" --rw=randwrite --bs=4k --iodepth=32 --time_based --runtime="$seconds"
