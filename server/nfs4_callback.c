@@ -94,7 +94,8 @@ uint32_t nfs4_back_status(const struct nfs4_session *session)
 		flags |= SEQ4_STATUS_BACKCHANNEL_FAULT;
 	if (!atomic_load_explicit(&session->client->backs, memory_order_relaxed))
 		flags |= SEQ4_STATUS_CB_PATH_DOWN;
-	if (session->cb_wanted && !atomic_load_explicit(&session->back_count, memory_order_relaxed))
+	if (atomic_load_explicit(&session->cb_wanted, memory_order_relaxed) &&
+		!atomic_load_explicit(&session->back_count, memory_order_relaxed))
 		flags |= SEQ4_STATUS_CB_PATH_DOWN_SESSION;
 	return flags;
 }
@@ -107,6 +108,7 @@ struct cb_call {
 	struct nfs4_session *session; /* referenced */
 	uint32_t slot, sequence;
 	struct rpc_callback rpc;
+	char machine[sizeof(((struct nfs4_session *)0)->cb_machine)];
 	uint8_t args[RPC_CALLBACK_MAX];
 };
 
@@ -217,7 +219,9 @@ static struct rpc_link *link_take(struct cb_call *call)
 		link = rpc_link_ref(container_of(n, struct nfs4_back, in_session)->link);
 		call->rpc.program = call->session->cb_program;
 		call->rpc.cred = call->session->cb_cred;
-		call->rpc.machine = call->session->cb_machine; /* changes by BACKCHANNEL_CTL alone */
+		/* a copy, since BACKCHANNEL_CTL changes it */
+		memcpy(call->machine, call->session->cb_machine, sizeof(call->machine));
+		call->rpc.machine = call->machine;
 	}
 	pthread_mutex_unlock(&t->lock);
 	return link;

@@ -231,6 +231,16 @@ static void clients_clean(bool full)
 	}
 }
 
+/* One more client finds a place, if anybody is not missed. */
+static void clients_make_room(void)
+{
+	pthread_mutex_lock(&t->lock);
+	bool full = t->count >= NFS4_CLIENTS_MAX;
+	pthread_mutex_unlock(&t->lock);
+	if (full)
+		clients_clean(true);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * EXCHANGE_ID (RFC 8881 18.35)
  */
@@ -306,8 +316,7 @@ nfsstat4 nfs4_op_exchange_id(struct nfs4_compound *c)
 		return NFS4ERR_INVAL; /* needs RPCSEC_GSS (18.35.3) */
 	if (args.eia_state_protect.spa_how == SP4_SSV)
 		return NFS4ERR_ENCR_ALG_UNSUPP;
-	if (t->count >= NFS4_CLIENTS_MAX)
-		clients_clean(true);
+	clients_make_room();
 	pthread_mutex_lock(&t->lock);
 	nfsstat4 status = t->count < NFS4_CLIENTS_MAX ? client_choose(c, &args, &client, &old) : NFS4ERR_DELAY;
 	uint64_t id = 0;

@@ -80,9 +80,9 @@ struct nfs4_session {
 	uint32_t cb_program;
 	struct rpc_cred cb_cred;
 	char cb_machine[64];
-	bool cb_wanted;
+	_Atomic bool cb_wanted;	     /* like the two that follow, read without a lock */
 	_Atomic bool cb_fault;	     /* calls were not answered, and slots are lost */
-	_Atomic unsigned back_count; /* of backs: read without a lock */
+	_Atomic unsigned back_count; /* of backs */
 	struct {
 		uint32_t sequence;
 		bool busy;
