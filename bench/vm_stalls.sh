@@ -61,7 +61,7 @@ done
 	done
 ) &
 snapshots=$!
-run stalls.with $((seconds * 2))
+run stalls.with $((seconds * 4)) # long enough for checkpoints
 kill $snapshots
 wait $snapshots || true
 echo "figure stalls.with.snapshots $(cat /tmp/snapshots) snapshots 0 0"
