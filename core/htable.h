@@ -20,7 +20,7 @@ struct htable {
 
 int htable_init(struct htable *t, size_t expected); /* -ENOMEM */
 void htable_fini(struct htable *t);		    /* frees the buckets, not the nodes */
-void htable_grow(struct htable *t);
+void htable_grow(struct htable *t);		    /* for htable_insert() */
 void htable_remove(struct htable *t, struct htable_node *n);
 
 static inline void htable_insert(struct htable *t, struct htable_node *n, uint64_t hash)
