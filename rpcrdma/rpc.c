@@ -818,7 +818,6 @@ void rpc_io_count(struct rpc_request *req, enum rpc_io io, uint32_t bytes)
 int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload, const struct slice *to, unsigned n)
 {
 	struct rpc_call *call = run_of(req)->call;
-	uint32_t pos = payload->pos; /* in the message as it came */
 	uint64_t done = 0;
 
 	if (!payload->len)
@@ -827,16 +826,13 @@ int rpc_payload_fetch(struct rpc_request *req, const struct xdr_payload *payload
 		slices_copy_in(to, n, 0, payload->inline_data, payload->len);
 		return 0;
 	}
-	for (unsigned i = 0; i < call->reduced_count && call->reduced[i].pos <= payload->pos; i++) {
-		if (call->reduced[i].pos == payload->pos)
-			return req->connection->transport->payload_fetch(call, i, payload, to, n);
-		pos -= xdr_round(call->reduced[i].len);
-	}
+	if (payload->chunk)
+		return req->connection->transport->payload_fetch(call, payload->chunk - 1, payload, to, n);
 	/* Over the seams of the message; the codec has checked that all of it is there. */
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < call->pieces && done < payload->len; i++) {
 		const struct xdr_piece *p = &call->piece[i];
-		uint32_t from = pos + (uint32_t)done;
+		uint32_t from = payload->pos + (uint32_t)done;
 		if (from < at + p->len) {
 			uint32_t some = at + p->len - from;
 			if (some > payload->len - done)

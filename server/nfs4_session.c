@@ -501,7 +501,7 @@ static bool request_sum_whole(struct nfs4_compound *c, struct nfs4_request_sum *
 	if (sum->bytes == bytes)
 		return true;
 	struct slice rest = {.buf = buf_alloc(bytes - sum->bytes), .len = bytes - sum->bytes};
-	struct xdr_payload data = {.len = rest.len, .pos = in->reduced_pos};
+	struct xdr_payload data = {.len = rest.len, .chunk = in->reduced_taken + 1};
 	const uint8_t *at = request_bytes_at(in, sum->bytes, copy);
 	int rc = at ? rpc_payload_fetch(c->req, &data, &rest, 1) : -EIO;
 

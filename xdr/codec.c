@@ -94,11 +94,14 @@ bool xdr_get_payload(struct xdr_in *in, uint32_t max, struct xdr_payload *v)
 	if (!xdr_get_u32(in, &len) || len > max || !xdr_padded(len, &total))
 		return false;
 	v->len = len;
-	v->pos = xdr_in_pos(in);
+	v->pos = xdr_in_pos(in) - in->reduced_bytes;
+	v->chunk = 0;
 	v->inline_data = NULL;
-	if (v->pos == in->reduced_pos) {
+	if (xdr_in_pos(in) == in->reduced_pos) {
 		/* RFC 8166 3.4.5: the chunk may hold the padding or not; the stream does not */
 		bool fits = in->reduced_len >= len && in->reduced_len <= total;
+		v->chunk = ++in->reduced_taken;
+		in->reduced_bytes += total;
 		in->base_pos += total;
 		xdr_in_reduced(in, in->reduced, in->reduced_left);
 		return fits;

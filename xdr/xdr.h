@@ -29,16 +29,17 @@ struct xdr_opaque {
 
 /*
  * The bulk of a READ or WRITE, which is not copied through the codec. xdrgen.py is told which opaque
- * fields become one. Decoded: len bytes that stand at pos in the message's XDR stream, or in a Read
- * chunk with that position (RFC 8166 3.4). Encoded: len bytes (and padding) to be put in at pos.
+ * fields become one. Decoded: len bytes that stand at pos in the message as it came, or in a Read
+ * chunk (RFC 8166 3.4). Encoded: len bytes (and padding) to be put in at pos.
  */
 struct xdr_payload {
 	uint32_t len;
 	/*
-	 * Decoded: bytes from the start of the RPC message. Encoded: bytes from xdr_out.base, where payloads
-	 * before it take no room.
+	 * Decoded: bytes from the start of the RPC message, where what chunks took out takes no room. Encoded: bytes
+	 * from xdr_out.base, where payloads before it take no room.
 	 */
 	uint32_t pos;
+	uint32_t chunk;		    /* decoded: which of xdr_in_reduced() it is, from 1 on; 0: it came inline */
 	const uint8_t *inline_data; /* where they are, when they came inline and in one piece, else NULL */
 };
 
@@ -79,6 +80,8 @@ struct xdr_in {
 	uint32_t reduced_len;
 	const struct xdr_reduced *reduced; /* those behind it, in order of pos */
 	uint32_t reduced_left;
+	uint32_t reduced_taken; /* chunks that became a payload */
+	uint32_t reduced_bytes; /* of them, with padding */
 	uint32_t base_pos;    /* position of base in the RPC message; 0 unless there are pieces, or chunks before it */
 	uint32_t piece_off;   /* bytes of the first piece that were taken already */
 	uint32_t piece_bytes; /* bytes that all pieces still hold */

@@ -65,7 +65,7 @@ static void reply(struct rpc_call *call, struct rpc_reply *r)
 static int payload_fetch(
 	struct rpc_call *call, unsigned index, const struct xdr_payload *payload, const struct slice *to, unsigned n)
 {
-	FUZZ_CHECK(index < call->reduced_count && payload->pos == call->reduced[index].pos);
+	FUZZ_CHECK(index < call->reduced_count);
 	FUZZ_CHECK(payload->len <= call->reduced[index].len && slices_bytes(to, n) == payload->len);
 	slices_zero(to, n, 0, payload->len);
 	return 0;
