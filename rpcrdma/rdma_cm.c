@@ -25,6 +25,7 @@
 #define EVENT_BATCH 16
 #define LISTEN_BACKLOG 256
 #define LISTEN_AGAIN (2 * NSEC_PER_SEC)
+#define OPENING_MAX 64u /* connections at once; others wait in the kernel's backlog, or their clients ask again */
 
 struct rdma_listener {
 	enum rdma_owner owner; /* first */
@@ -206,6 +207,10 @@ static void manager_main(void *arg)
 	struct rdma_manager *m = arg;
 	m->fiber = fiber_self();
 	while (!m->closing) {
+		if (atomic_load(&m->opening) >= OPENING_MAX) {
+			fiber_sleep(NSEC_PER_MSEC);
+			continue;
+		}
 		struct event_batch b = {.channel = m->channel};
 		offload(events_take, &b);
 		for (unsigned i = 0; i < b.count; i++) {

@@ -34,7 +34,8 @@ struct rdma_metrics rdma_metrics;
 struct rdma_times rdma_times = {.look = 15 * NSEC_PER_SEC, .stall = 30 * NSEC_PER_SEC, .idle = 60 * NSEC_PER_SEC};
 
 #define CREDITS_WINDOW NSEC_PER_SEC
-#define CREDITS_BUSY 64u /* calls in a window */
+#define CREDITS_BUSY 64u	  /* calls in a window */
+#define QP_ETHERNET_MASK 0xe00000 /* the kernel's own bits of ibv_qp_attr_mask */
 
 static void connection_close(void *arg);
 
@@ -244,6 +245,38 @@ void rdma_connection_look(struct rdma_connection *conn, uint64_t now)
  * Opening
  */
 
+/*
+ * The queue pair's next state, with what the connection manager found out about path and peer, and what the
+ * configuration says instead. librdmacm is not told of the queue pair: it would go through the states by itself, and in
+ * those after them none of this can be changed. Settings that the kernel has no use for (iWARP) are not in its mask.
+ */
+static int qp_step(struct rdma_connection *conn, enum ibv_qp_state state)
+{
+	const struct rpc_network *network = &conn->manager->server->config.network;
+	struct ibv_qp_attr attr = {.qp_state = state};
+	struct ibv_port_attr port;
+	int mask;
+	if (rdma_init_qp_attr(conn->id, &attr, &mask))
+		return -errno;
+	/* these kernels say that MAC addresses and VLANs are there, also where there is no Ethernet */
+	if (!ibv_query_port(conn->id->verbs, conn->id->port_num, &port) && port.link_layer == IBV_LINK_LAYER_INFINIBAND)
+		mask &= ~QP_ETHERNET_MASK;
+	if (mask & IBV_QP_MIN_RNR_TIMER)
+		attr.min_rnr_timer = RDMA_MIN_RNR_TIMER;
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC)
+		attr.max_dest_rd_atomic = (uint8_t)conn->peer_reads;
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC)
+		attr.max_rd_atomic = (uint8_t)conn->read_depth;
+	if ((mask & IBV_QP_AV) && attr.ah_attr.is_global && network->dscp_given)
+		attr.ah_attr.grh.traffic_class =
+			(uint8_t)(network->dscp << 2 | (attr.ah_attr.grh.traffic_class & 3)); /* ECN stays */
+	if ((mask & IBV_QP_TIMEOUT) && network->rdma_timeout)
+		attr.timeout = network->rdma_timeout;
+	if ((mask & IBV_QP_RETRY_CNT) && network->rdma_retry_count)
+		attr.retry_cnt = network->rdma_retry_count;
+	return -ibv_modify_qp(conn->qp, &attr, mask);
+}
+
 /* On a helper thread. */
 static void verbs_create(void *arg)
 {
@@ -256,8 +289,7 @@ static void verbs_create(void *arg)
 		.qp_type = IBV_QPT_RC,
 		.cap = {.max_send_wr = conn->sq_depth, .max_send_sge = conn->device->sge_write},
 	};
-	if (rdma_create_qp(conn->id, conn->device->pd, &attr) == 0)
-		conn->qp = conn->id->qp;
+	conn->qp = ibv_create_qp(conn->device->pd, &attr);
 }
 
 struct accept {
@@ -282,14 +314,13 @@ static void verbs_accept(void *arg)
 		.flow_control = 1,
 		.rnr_retry_count = 7,
 		.srq = 1,
+		.qp_num = conn->qp->qp_num,
 	};
-	a->rc = rdma_accept(conn->id, &param) ? -errno : 0;
-	if (a->rc)
-		return;
-	struct ibv_qp_attr attr = {.min_rnr_timer = RDMA_MIN_RNR_TIMER};
-	int rc = ibv_modify_qp(conn->qp, &attr, IBV_QP_MIN_RNR_TIMER);
-	if (rc) /* not worth a connection: there are always receives for the credits granted */
-		log_info("rdma", "RNR timer cannot be set peer=%s error=\"%s\"", conn->text, strerror(rc));
+	static const enum ibv_qp_state states[] = {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
+	for (unsigned i = 0; i < sizeof states / sizeof *states && !a->rc; i++)
+		a->rc = qp_step(conn, states[i]);
+	if (!a->rc && rdma_accept(conn->id, &param))
+		a->rc = -errno;
 }
 
 static void verbs_reject(void *arg)
@@ -387,7 +418,7 @@ void rdma_connection_fail(struct rdma_connection *conn, const char *why)
 		rpc_connection_closing(&conn->rpc);
 	else
 		conn->rpc.closing = true;
-	log_debug("rdma", "closing peer=%s reason=\"%s\"", conn->text, why);
+	snprintf(conn->reason, sizeof conn->reason, "%s", why);
 	if (conn->qp) {
 		struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
 		ibv_modify_qp(conn->qp, &attr, IBV_QP_STATE);
@@ -444,8 +475,8 @@ static void verbs_disconnect(void *arg)
 static void verbs_destroy(void *arg)
 {
 	struct rdma_connection *conn = arg;
-	if (conn->id->qp)
-		rdma_destroy_qp(conn->id);
+	if (conn->qp)
+		ibv_destroy_qp(conn->qp);
 	rdma_destroy_id(conn->id); /* waits until the manager acknowledged all of its events */
 }
 
@@ -486,7 +517,7 @@ static void connection_close(void *arg)
 	atomic_fetch_sub(&rdma_metrics.connections, 1);
 	if (served) {
 		counter_add(&rdma_metrics.closed, 1);
-		log_info("rdma", "closed peer=%s", conn->text);
+		log_info("rdma", "closed peer=%s reason=\"%s\"", conn->text, conn->reason);
 	}
 	rdma_manager_connection_gone(conn);
 	if (conn->began) /* last: a server that stops goes on when the devices are closed */

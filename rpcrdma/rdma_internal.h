@@ -201,7 +201,8 @@ struct rdma_connection {
 	uint64_t progress; /* when something last came, or was completed, or posted while nothing was in flight */
 	uint32_t calls;	   /* struct rdma_call in use */
 	struct fiber *closer;
-	char text[64]; /* the peer */
+	char text[64];	 /* the peer */
+	char reason[64]; /* why it closes */
 };
 
 /* On its reactor, in a fiber: a request came. Accepts or refuses, and owns the connection from then on. */

@@ -248,6 +248,7 @@ void rpc_call_received(struct rpc_call *call)
 	list_node_init(&call->node);
 	shard->used += call->held;
 	rpc_stat_add(&conn->calls_total, 1);
+	conn->last_call_ns = call->received;
 	rpc_stat_add(&conn->traffic->calls, 1);
 	if (conn->closing || atomic_load_explicit(&conn->server->stopping, memory_order_relaxed)) {
 		conn->transport->drop(call);

@@ -189,14 +189,31 @@ int rpc_callback(struct rpc_link *link, const struct rpc_callback *call, void *r
  * The server
  */
 
+/* How what is sent is marked, and how long it is sent again. All zero: as the system has it. */
+struct rpc_network {
+	bool dscp_given; /* else TCP is not marked, and RDMA as the client marks its side */
+	uint8_t dscp;	 /* 0 to 63, of TCP and RDMA (RFC 2474; the upper six bits of an InfiniBand traffic class) */
+	/* Of RDMA, both told to adapters as they are (InfiniBand 9.7.6.1.3); 0: as the connection manager finds fit. */
+	uint8_t rdma_timeout;	  /* for an acknowledgement: 4.096 us x 2^N, 1 to 31 */
+	uint8_t rdma_retry_count; /* how often without one, 1 to 7 */
+};
+
 struct rpc_server_config {
 	const struct rpc_program *const *programs; /* several versions of one program are several entries */
 	unsigned program_count;
-	uint64_t memory;	  /* most bytes that requests may hold, over all connections; 0: half of the arena */
-	uint32_t tcp_connections; /* most; 0: 4096 */
-	uint32_t rdma_credits;	  /* most per connection; 0: 64 */
-	uint32_t message_max;	  /* longest call without payload + 1 MiB payload; 0: 1 MiB + 64 KiB */
-	uint32_t cache_entries;	  /* of the reply cache; 0: 8192 */
+	uint64_t memory; /* most bytes that requests may hold, over all connections; 0: half of the arena */
+	/*
+	 * Most connections over each transport, 0: 4096, and of one client over both, 0: 2048. At either limit those
+	 * make room that had no call for idle_close (ns, 0: five minutes; Linux clients close theirs then by
+	 * themselves).
+	 */
+	uint32_t connections, client_connections;
+	uint64_t idle_close;
+	uint32_t rdma_credits; /* most per connection; 0: 64 */
+	uint32_t message_max;  /* longest call without payload + 1 MiB payload; 0: 1 MiB + 64 KiB */
+	/* Of the reply cache; 0: as many as fit 1/256 of the arena, 8192 at least and a million at most. */
+	uint32_t cache_entries;
+	struct rpc_network network;
 	/* A connection that rpc_link_get() was used on closes. On its reactor; must not wait. May be NULL. */
 	void (*connection_closed)(struct rpc_link *link);
 };

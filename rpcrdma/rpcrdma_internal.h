@@ -95,6 +95,7 @@ struct rpc_connection {
 	struct {
 		_Atomic uint64_t count, bytes;
 	} io[RPC_IOS];
+	uint64_t last_call_ns; /* when it came; before the first, since_ns */
 	struct rpc_client *of;
 	struct rpc_traffic *traffic; /* of its client on this reactor */
 	_Atomic uint32_t credits;    /* granted; TCP: 0 */
@@ -102,7 +103,7 @@ struct rpc_connection {
 
 /*
  * Fills in CONN for the calling reactor and lists it. 0; -ESHUTDOWN when the server stops; -EMFILE beyond the limit
- * of connections; -ENOMEM: the transport then closes it without further calls here. No wait.
+ * of connections, its client's or all; -ENOMEM: the transport then closes it without further calls here. No wait.
  */
 int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server, const struct rpc_transport *transport,
 	const struct sockaddr *peer, const struct sockaddr *local);
@@ -249,7 +250,7 @@ static inline void rpc_stat_add(_Atomic uint64_t *to, uint64_t value) /* written
 struct rpc_clients;
 int rpc_clients_new(struct rpc_clients **clients);
 void rpc_clients_destroy(struct rpc_clients *clients);
-int rpc_client_begin(struct rpc_connection *conn); /* fills in `of` and `traffic`; -ENOMEM */
+int rpc_client_begin(struct rpc_connection *conn); /* fills in `of` and `traffic`; -ENOMEM, -EMFILE */
 void rpc_client_end(struct rpc_connection *conn);
 /* COUNT times BYTES in all were read or written by one call, which took NS. */
 void rpc_io_record(struct rpc_connection *conn, enum rpc_io io, uint32_t count, uint64_t bytes, uint64_t ns);
@@ -284,7 +285,8 @@ struct rpc_server {
 	struct list listeners;
 	struct rpc_cache *cache;
 	struct rpc_procedure_metrics **metrics; /* by program entry, then procedure */
-	struct counter requests, replies, cache_hits, bad_calls, bytes_in, bytes_out, slow;
+	struct counter requests, replies, cache_hits, bad_calls, bytes_in, bytes_out, slow, idle_closed;
+	_Atomic uint64_t idle_looked; /* when idle connections were last looked for */
 	struct rpc_io_metrics io[RPC_IOS];
 	struct rpc_clients *clients;
 };
@@ -331,7 +333,9 @@ enum rpc_cache_answer {
 	RPC_CACHE_RUNNING, /* the same call runs at this moment */
 };
 
-int rpc_cache_new(uint32_t entries, struct rpc_cache **cache);
+size_t rpc_cache_entry_bytes(void);
+/* KEEP_NS: how long a reply is kept before all others, since its client may still ask for it again. */
+int rpc_cache_new(uint32_t entries, uint64_t keep_ns, struct rpc_cache **cache);
 void rpc_cache_destroy(struct rpc_cache *cache);
 /* On a hit the reply's bytes go to REPLY (at most ROOM) and their number to *BYTES. */
 enum rpc_cache_answer rpc_cache_begin(struct rpc_cache *cache, const struct rpc_tag *tag,

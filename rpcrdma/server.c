@@ -21,6 +21,12 @@
 #define STOP_CALLS (5 * NSEC_PER_SEC)
 #define STOP_CONNECTIONS (3 * NSEC_PER_SEC)
 #define STOP_LOOK (2 * NSEC_PER_MSEC)
+#define IDLE_CLOSE (300 * NSEC_PER_SEC)
+#define IDLE_LOOK (100 * NSEC_PER_MSEC)
+#define CACHE_KEEP (120 * NSEC_PER_SEC) /* longer than a client tries to reconnect before it repeats a call */
+#define CACHE_PART 256u			/* of the arena's size: what the reply cache may take beside it */
+#define CACHE_ENTRIES_MIN 8192u
+#define CACHE_ENTRIES_MAX (1u << 20)
 
 /* ------------------------------------------------------------------------------------------------
  * Addresses
@@ -123,12 +129,41 @@ struct rpc_shard *rpc_shard_pick(struct rpc_server *server, bool rdma)
 	return best;
 }
 
-static uint32_t tcp_connections(struct rpc_server *server)
+static uint32_t connections_count(struct rpc_server *server, bool rdma)
 {
 	uint32_t n = 0;
-	for (unsigned i = 0; i < server->shards; i++)
-		n += atomic_load_explicit(&server->shard[i].tcp_connections, memory_order_relaxed);
+	for (unsigned i = 0; i < server->shards; i++) {
+		struct rpc_shard *s = &server->shard[i];
+		n += atomic_load_explicit(rdma ? &s->rdma_connections : &s->tcp_connections, memory_order_relaxed);
+	}
 	return n;
+}
+
+/* On the shard's reactor, which alone changes the list: no lock. */
+static void shard_close_idle(void *arg)
+{
+	struct rpc_shard *shard = arg;
+	struct rpc_server *server = shard->server;
+	uint64_t now = now_ns();
+	list_foreach (n, &shard->connections) {
+		struct rpc_connection *c = container_of(n, struct rpc_connection, node);
+		if (c->closing || c->calls || now - c->last_call_ns < server->config.idle_close)
+			continue;
+		counter_add(&server->idle_closed, 1);
+		log_info("rpc", "closing an idle connection to make room peer=%s transport=%s", c->peer_text,
+			c->transport->name);
+		c->transport->close(c);
+	}
+}
+
+/* There are too many: whoever was refused finds room when he tries again. */
+static void connections_short(struct rpc_server *server)
+{
+	uint64_t now = now_ns(), last = atomic_load(&server->idle_looked);
+	if (now - last < IDLE_LOOK || !atomic_compare_exchange_strong(&server->idle_looked, &last, now))
+		return;
+	for (unsigned i = 0; i < server->shards; i++)
+		reactor_post(server->shard[i].reactor, shard_close_idle, &server->shard[i]);
 }
 
 int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server, const struct rpc_transport *transport,
@@ -138,8 +173,6 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 
 	if (atomic_load(&server->stopping))
 		return -ESHUTDOWN;
-	if (!transport->rdma && tcp_connections(server) >= server->config.tcp_connections)
-		return -EMFILE;
 	memset(conn, 0, sizeof(*conn));
 	conn->transport = transport;
 	conn->server = server;
@@ -151,9 +184,13 @@ int rpc_connection_begin(struct rpc_connection *conn, struct rpc_server *server,
 	rpc_address_mapped(peer, &conn->peer_address);
 	rpc_address_text(peer, conn->peer_text, sizeof(conn->peer_text));
 	conn->client = address_hash(peer);
-	conn->since_ns = now_ns();
-	if (rpc_client_begin(conn) < 0)
-		return -ENOMEM;
+	conn->since_ns = conn->last_call_ns = now_ns();
+	int rc = connections_count(server, transport->rdma) < server->config.connections ? rpc_client_begin(conn)
+											 : -EMFILE;
+	if (rc == -EMFILE)
+		connections_short(server);
+	if (rc < 0)
+		return rc;
 	wait_queue_init(&conn->payload_queue);
 	list_init(&conn->parked);
 	list_node_init(&conn->turn_node);
@@ -286,6 +323,8 @@ static void metrics_register(struct rpc_server *server)
 		"Retransmitted calls that the reply cache answered or dropped");
 	counter_register(
 		&server->bad_calls, "furrow_rpc_bad_calls_total", NULL, "RPC calls that broke a rule of the protocol");
+	counter_register(&server->idle_closed, "furrow_rpc_idle_closed_total", NULL,
+		"Idle connections that were closed, since there were too many");
 	counter_register(
 		&server->bytes_in, "furrow_rpc_received_bytes_total", NULL, "Bytes received by all transports");
 	counter_register(&server->bytes_out, "furrow_rpc_sent_bytes_total", NULL, "Bytes sent by all transports");
@@ -353,8 +392,8 @@ static void server_free(struct rpc_server *server)
 	}
 	free(server->metrics);
 	struct counter *all[] = {&server->requests, &server->replies, &server->cache_hits, &server->bad_calls,
-		&server->bytes_in, &server->bytes_out, &server->slow, &server->io[0].calls, &server->io[0].bytes,
-		&server->io[1].calls, &server->io[1].bytes};
+		&server->bytes_in, &server->bytes_out, &server->slow, &server->idle_closed, &server->io[0].calls,
+		&server->io[0].bytes, &server->io[1].calls, &server->io[1].bytes};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		if (all[i]->name)
 			counter_remove(all[i]);
@@ -368,6 +407,12 @@ static void server_free(struct rpc_server *server)
 	free(server->shard);
 	pthread_mutex_destroy(&server->lock);
 	free(server);
+}
+
+static uint32_t cache_entries(void)
+{
+	uint64_t n = arena_total_bytes() / CACHE_PART / rpc_cache_entry_bytes();
+	return n < CACHE_ENTRIES_MIN ? CACHE_ENTRIES_MIN : n > CACHE_ENTRIES_MAX ? CACHE_ENTRIES_MAX : (uint32_t)n;
 }
 
 /* A descriptor for every connection, and some for all else; as many as are allowed. */
@@ -389,11 +434,13 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 	server->config = *config;
 	struct rpc_server_config *c = &server->config;
 	c->memory = c->memory ? c->memory : arena_total_bytes() / 2;
-	c->tcp_connections = c->tcp_connections ? c->tcp_connections : 4096;
+	c->connections = c->connections ? c->connections : 4096;
+	c->client_connections = c->client_connections ? c->client_connections : 2048;
+	c->idle_close = c->idle_close ? c->idle_close : IDLE_CLOSE;
 	c->rdma_credits = c->rdma_credits ? c->rdma_credits : 64;
 	c->message_max = c->message_max ? c->message_max : (1u << 20) + (64u << 10);
-	c->cache_entries = c->cache_entries ? c->cache_entries : 8192;
-	descriptors_raise(c->tcp_connections);
+	c->cache_entries = c->cache_entries ? c->cache_entries : cache_entries();
+	descriptors_raise(c->connections);
 
 	pthread_mutex_init(&server->lock, NULL);
 	list_init(&server->listeners);
@@ -419,7 +466,7 @@ int rpc_server_start(const struct rpc_server_config *config, struct rpc_server *
 		timer_init(&s->turn, rpc_turns_run);
 	}
 	if (rpc_clients_new(&server->clients) < 0 || io_register(server) < 0 || procedures_register(server) < 0 ||
-		rpc_cache_new(c->cache_entries, &server->cache) < 0) {
+		rpc_cache_new(c->cache_entries, CACHE_KEEP, &server->cache) < 0) {
 		server_free(server);
 		return error_set(err, -ENOMEM, "no memory for the RPC server");
 	}

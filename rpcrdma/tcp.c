@@ -778,8 +778,8 @@ static void tcp_arrive(void *arg)
 	int rc = rpc_connection_begin(&c->conn, server, &tcp_transport, &peer.any, &local.any);
 	if (rc < 0) {
 		if (rc == -EMFILE)
-			log_warning(
-				"rpc", "connection refused: too many peer limit=%u", server->config.tcp_connections);
+			log_warning("rpc", "connection refused: too many peer=%s limit=%u limit_of_client=%u",
+				c->conn.peer_text, server->config.connections, server->config.client_connections);
 		free(c);
 		close(fd);
 		return;
@@ -875,7 +875,7 @@ static void listener_stop(struct rpc_listener *listener)
 }
 
 /* Accepted sockets inherit all of these. */
-static void socket_options(int fd)
+static void socket_options(int fd, int family, const struct rpc_network *network)
 {
 	static const struct {
 		int level, option, value;
@@ -889,6 +889,10 @@ static void socket_options(int fd)
 	};
 	for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 		setsockopt(fd, all[i].level, all[i].option, &all[i].value, sizeof(all[i].value));
+	int class = network->dscp << 2;
+	if (network->dscp_given)
+		setsockopt(fd, family == AF_INET6 ? IPPROTO_IPV6 : IPPROTO_IP,
+			family == AF_INET6 ? IPV6_TCLASS : IP_TOS, &class, sizeof(class));
 }
 
 int rpc_listen_tcp(struct rpc_server *server, const char *address, uint16_t port, struct error *err)
@@ -910,7 +914,7 @@ int rpc_listen_tcp(struct rpc_server *server, const char *address, uint16_t port
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (a.any.sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	socket_options(fd);
+	socket_options(fd, a.any.sa_family, &server->config.network);
 	struct tcp_listener *l = calloc(1, sizeof(*l));
 	if (!l || bind(fd, &a.any, bytes) < 0 || listen(fd, 1024) < 0) {
 		rc = error_set(err, l ? -errno : -ENOMEM, "cannot listen on %s port %u: %s", address, port,

@@ -9,7 +9,7 @@
  *
  * The table is under its own lock, taken when a connection begins or ends and for a listing, never for a call.
  *
- * Errors: without memory for a new client its connection is refused.
+ * Errors: without memory for a new client its connection is refused, and so is one more than a client may have.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -115,7 +115,9 @@ int rpc_client_begin(struct rpc_connection *conn)
 		list_remove(&client->idle);
 		c->idle_count--;
 	}
-	if (client) {
+	if (client && client->connections >= server->config.client_connections) {
+		rc = -EMFILE;
+	} else if (client) {
 		client->connections++;
 		conn->of = client;
 		conn->traffic = &client->traffic[conn->shard - server->shard];

@@ -166,7 +166,7 @@ int section_read(
 		return mistake(r, node, "%s is %s; expected a section of keys", what, node_kind(node));
 	for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
 		yaml_node_t *key = node_get(r, pair->key), *value = node_get(r, pair->value);
-		char quote[48], known[200] = "";
+		char quote[48], known[300] = "";
 		unsigned i;
 
 		if (key->type != YAML_SCALAR_NODE)
@@ -293,6 +293,41 @@ static int rdma_port_read(struct reader *r, yaml_node_t *node, void *arg)
 {
 	(void)arg;
 	return port_read(r, node, &r->config->rdma_port);
+}
+
+static int dscp_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	uint64_t value;
+	int rc = number_read(r, node, "a DSCP from 0 to 63", 0, 63, &value);
+
+	(void)arg;
+	if (rc == 0) {
+		r->config->network.dscp = (uint8_t)value;
+		r->config->network.dscp_given = true;
+	}
+	return rc;
+}
+
+static int rdma_timeout_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	uint64_t value;
+	int rc = number_read(r, node, "an exponent from 1 to 31, for 4.096 us x 2^N", 1, 31, &value);
+
+	(void)arg;
+	if (rc == 0)
+		r->config->network.rdma_timeout = (uint8_t)value;
+	return rc;
+}
+
+static int rdma_retry_count_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	uint64_t value;
+	int rc = number_read(r, node, "a number from 1 to 7", 1, 7, &value);
+
+	(void)arg;
+	if (rc == 0)
+		r->config->network.rdma_retry_count = (uint8_t)value;
+	return rc;
 }
 
 static int cores_read(struct reader *r, yaml_node_t *node, void *arg)
@@ -463,6 +498,9 @@ static int server_read(struct reader *r, yaml_node_t *node, void *arg)
 		{"listen", listen_read},
 		{"nfs_port", nfs_port_read},
 		{"rdma_port", rdma_port_read},
+		{"dscp", dscp_read},
+		{"rdma_timeout", rdma_timeout_read},
+		{"rdma_retry_count", rdma_retry_count_read},
 		{"cores", cores_read},
 		{"memory", memory_read},
 		{"control", control_read},

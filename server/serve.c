@@ -390,6 +390,7 @@ static int start(struct server *server, const bool *stop, enum stage *stage, str
 		&nfs3_program, &nfs4_program, &mount3_program, &nlm4_program, &nsm_program};
 	const struct rpc_server_config rpc = {.programs = programs,
 		.program_count = sizeof(programs) / sizeof(programs[0]),
+		.network = config->network,
 		.connection_closed = nfs4_connection_closed};
 
 	const char **names = filesystem_names(config);

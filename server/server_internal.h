@@ -67,8 +67,9 @@ struct config {
 	char **listen;
 	unsigned listen_count;
 	uint16_t nfs_port, rdma_port; /* 0: that transport is off */
-	unsigned cores;		      /* 0: auto */
-	uint64_t memory;	      /* bytes; 0: auto */
+	struct rpc_network network;
+	unsigned cores;	 /* 0: auto */
+	uint64_t memory; /* bytes; 0: auto */
 	char *control;
 	enum delegations delegations;
 	unsigned lease;	       /* seconds, of NFSv4 clients */

@@ -2,6 +2,7 @@
  * The reply cache, over TCP: a call that comes again is answered as it was, from whatever connection it comes, and runs
  * once; also when a file system kept the mark of it over a restart.
  */
+#include "rpcrdma/rpcrdma_internal.h"
 #include "tests/rpcrdma/tcp_program.h"
 
 static void test_duplicates(void **state)
@@ -101,12 +102,86 @@ static void test_replay(void **state)
 	close(fd);
 }
 
+static struct rpc_tag tag_of(uint64_t client, uint32_t xid)
+{
+	return (struct rpc_tag){.client = client, .xid = xid, .program = PROGRAM, .version = 4, .procedure = P_COUNT};
+}
+
+/* What the cache has of a call: the reply's first byte; or, when it is new, that is run and replied to with VALUE. */
+static int call_cached(struct rpc_cache *cache, struct rpc_tag tag, uint8_t value)
+{
+	struct rpc_cache_entry *entry;
+	const void *replay;
+	uint8_t reply[600] = {value};
+	uint32_t replay_bytes, bytes = 0;
+	enum rpc_cache_answer answer =
+		rpc_cache_begin(cache, &tag, &entry, &replay, &replay_bytes, reply, sizeof(reply), &bytes);
+	if (answer == RPC_CACHE_HIT)
+		return reply[0];
+	assert_int_equal(answer, RPC_CACHE_RUN);
+	assert_non_null(entry);
+	if (value)
+		rpc_cache_store(cache, entry, reply, tag.xid % 7 ? 100 : sizeof(reply));
+	else
+		rpc_cache_forget(cache, entry);
+	return -1;
+}
+
+/* How many calls of CLIENT are known. To ask for one that is not may cost another: one in each of the 64 shards. */
+static unsigned cached(struct rpc_cache *cache, uint64_t client, uint32_t from, uint32_t to)
+{
+	unsigned n = 0;
+	for (uint32_t xid = from; xid < to; xid++)
+		n += call_cached(cache, tag_of(client, xid), 0) == (int)(client + 1);
+	return n;
+}
+
+/* A client that was cut off finds its replies, however much others did meanwhile. */
+static void test_others_flood(void **state)
+{
+	struct rpc_cache *cache;
+	(void)state;
+	assert_int_equal(rpc_cache_new(1024, 3600 * NSEC_PER_SEC, &cache), 0);
+	for (uint32_t xid = 0; xid < 100; xid++)
+		assert_int_equal(call_cached(cache, tag_of(1, xid), 2), -1);
+	for (uint32_t xid = 0; xid < 20000; xid++)
+		assert_int_equal(call_cached(cache, tag_of(2 + xid % 2, xid), (uint8_t)(3 + xid % 2)), -1);
+	assert_int_equal(cached(cache, 1, 0, 100), 100);
+	/* those who flood have the rest, each the same, and the newest of it */
+	unsigned two = cached(cache, 2, 0, 20000), three = cached(cache, 3, 0, 20000);
+	assert_in_range(two + three, 1024 - 100 - 64, 1024 - 100);
+	assert_in_range(two, 368, 524);
+	assert_int_equal(cached(cache, 2, 19800, 20000), 100);
+	/* more clients than there is room for: every one is served, and the first ones are not known any more */
+	for (uint32_t client = 10; client < 5010; client++)
+		assert_int_equal(call_cached(cache, tag_of(client, 1), 9), -1);
+	assert_true(cached(cache, 1, 0, 100) < 100);
+	rpc_cache_destroy(cache);
+}
+
+/* What nobody asks for any more goes first, also that of a client who has little. */
+static void test_old_first(void **state)
+{
+	struct rpc_cache *cache;
+	(void)state;
+	assert_int_equal(rpc_cache_new(1024, 1, &cache), 0);
+	for (uint32_t xid = 0; xid < 100; xid++)
+		call_cached(cache, tag_of(1, xid), 2);
+	for (uint32_t xid = 0; xid < 20000; xid++)
+		call_cached(cache, tag_of(2, xid), 3);
+	assert_int_equal(cached(cache, 1, 0, 100), 0);
+	assert_in_range(cached(cache, 2, 19000, 20000), 800, 1000);
+	rpc_cache_destroy(cache);
+}
+
 static int all_tests(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_duplicates, start, stop),
 		cmocka_unit_test_setup_teardown(test_cache_bound, start, stop),
 		cmocka_unit_test_setup_teardown(test_replay, start, stop),
+		cmocka_unit_test(test_others_flood),
+		cmocka_unit_test(test_old_first),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

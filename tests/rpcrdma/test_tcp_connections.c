@@ -13,7 +13,16 @@ static int start_shares(void **state)
 static int start_small(void **state)
 {
 	(void)state;
-	return start_with((struct rpc_server_config){.memory = 2 * MIB, .tcp_connections = 8});
+	return start_with((struct rpc_server_config){.memory = 2 * MIB, .connections = 8});
+}
+
+#define IDLE_CLOSE (300 * NSEC_PER_MSEC)
+
+static int start_few(void **state)
+{
+	(void)state;
+	return start_with(
+		(struct rpc_server_config){.connections = 8, .client_connections = 6, .idle_close = IDLE_CLOSE});
 }
 
 /* A peer that asks for a lot and reads nothing: bounded, and the others go on. */
@@ -261,6 +270,62 @@ static void test_little_memory(void **state)
 	close(fd[0]);
 }
 
+/* A connection of the machine 127.0.0.HOST; -1 when it is closed at once. */
+static int client_of(uint8_t host)
+{
+	struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000000u | host)};
+	struct sockaddr_in to = {
+		.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint32_t len;
+	assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	send_words(fd, 1, P_NULL, 0, 0, 0);
+	assert_true(poll(&p, 1, 5000) > 0);
+	char c;
+	if (recv(fd, &c, 1, MSG_PEEK) <= 0) {
+		close(fd);
+		return -1;
+	}
+	free(get_success(fd, 1, &len));
+	return fd;
+}
+
+/* One client cannot have all connections, and those that nobody uses make room when there are too many. */
+static void test_connections_short(void **state)
+{
+	(void)state;
+	int one[6], two[2];
+	uint32_t len;
+	for (int i = 0; i < 6; i++)
+		assert_true((one[i] = client_of(1)) >= 0);
+	assert_int_equal(client_of(1), -1);
+	for (int i = 0; i < 2; i++)
+		assert_true((two[i] = client_of(2)) >= 0);
+	assert_int_equal(client_of(3), -1); /* 8 in all */
+	wait_for(connections_now() == 8);
+	send_words(one[0], 7, P_SLEEP, 1, 1500, 0); /* waits for its answer, so it is not idle */
+	usleep(IDLE_CLOSE / 1000 + 100000);
+	send_words(one[1], 2, P_NULL, 0, 0, 0); /* speaks now and then */
+	free(get_success(one[1], 2, &len));
+	int three = -1;
+	for (uint64_t deadline = now_ns() + 5 * NSEC_PER_SEC; three < 0 && now_ns() < deadline; usleep(20000))
+		three = client_of(3);
+	assert_true(three >= 0);
+	for (int i = 2; i < 6; i++)
+		assert_true(closed(one[i]));
+	assert_true(closed(two[0]) && closed(two[1]));
+	send_words(one[1], 3, P_NULL, 0, 0, 0);
+	free(get_success(one[1], 3, &len));
+	free(get_success(one[0], 7, &len));
+	close(three);
+	for (int i = 0; i < 6; i++)
+		close(one[i]);
+	for (int i = 0; i < 2; i++)
+		close(two[i]);
+}
+
 /* Hundreds of calls that wait for admission, dropped at once: their connections close, or the server stops. */
 static void test_waiting_dropped(void **state)
 {
@@ -298,6 +363,7 @@ static int all_tests(void)
 		cmocka_unit_test_setup_teardown(test_stop_running, start, stop),
 		cmocka_unit_test_setup_teardown(test_little_memory, start_small, stop),
 		cmocka_unit_test_setup_teardown(test_waiting_dropped, start_small, stop),
+		cmocka_unit_test_setup_teardown(test_connections_short, start_few, stop),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

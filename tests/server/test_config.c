@@ -36,6 +36,9 @@ static void test_full(void **state)
 				   "  listen: [\"0.0.0.0\", \"::\"]\n"
 				   "  nfs_port: 2050\n"
 				   "  rdma_port: off\n"
+				   "  dscp: 26\n"
+				   "  rdma_timeout: 18\n"
+				   "  rdma_retry_count: 5\n"
 				   "  cores: 3\n"
 				   "  memory: 1.5GiB\n"
 				   "  control: /run/x/control.sock\n"
@@ -67,6 +70,10 @@ static void test_full(void **state)
 	assert_string_equal(config->listen[1], "::");
 	assert_int_equal(config->nfs_port, 2050);
 	assert_int_equal(config->rdma_port, 0);
+	assert_true(config->network.dscp_given);
+	assert_int_equal(config->network.dscp, 26);
+	assert_int_equal(config->network.rdma_timeout, 18);
+	assert_int_equal(config->network.rdma_retry_count, 5);
 	assert_int_equal(config->cores, 3);
 	assert_int_equal(config->memory, 3ull << 29);
 	assert_string_equal(config->control, "/run/x/control.sock");
@@ -83,7 +90,7 @@ static void test_full(void **state)
 	const struct config_export *e = &config->exports[0];
 	assert_string_equal(e->path, "/data");
 	assert_string_equal(e->filesystem, "a0/data");
-	assert_int_equal(e->line, 16);
+	assert_int_equal(e->line, 19);
 	assert_int_equal(e->allow_count, 2);
 	assert_true(e->allow[0].write);
 	assert_int_equal(e->allow[0].squash, SQUASH_NONE);
@@ -123,6 +130,9 @@ static void test_defaults(void **state)
 	assert_int_equal(config->listen_count, 2);
 	assert_int_equal(config->nfs_port, 2049);
 	assert_int_equal(config->rdma_port, 20049);
+	assert_false(config->network.dscp_given);
+	assert_int_equal(config->network.rdma_timeout, 0);
+	assert_int_equal(config->network.rdma_retry_count, 0);
 	assert_int_equal(config->cores, 0);
 	assert_int_equal(config->memory, 0);
 	assert_string_equal(config->control, CONTROL_DEFAULT_PATH);
@@ -185,6 +195,13 @@ static const struct bad {
 	{"server:\n  listen: [\"::\", \"0::0\"]\n", 2, 18, "twice"},
 	{"server:\n  listen: []\n", 2, 11, "empty"},
 	{"server:\n  listen: {a: b}\n", 2, 11, "a section of keys; expected a numeric"},
+	{"server:\n  dscp: 64\n", 2, 9, "expected a DSCP from 0 to 63"},
+	{"server:\n  dscp: AF31\n", 2, 9, "\"AF31\" is not valid; expected a DSCP"},
+	{"server:\n  rdma_timeout: 0\n", 2, 17, "expected an exponent from 1 to 31"},
+	{"server:\n  rdma_timeout: 32\n", 2, 17, "expected an exponent"},
+	{"server:\n  rdma_timeout: 100ms\n", 2, 17, "expected an exponent"},
+	{"server:\n  rdma_retry_count: 8\n", 2, 21, "expected a number from 1 to 7"},
+	{"server:\n  rdma_retry_count: 0\n", 2, 21, "expected a number"},
 	{"server:\n  cores: 0\n", 2, 10, "expected auto, or a number from 1 to 64"},
 	{"server:\n  cores: 65\n", 2, 10, "expected auto"},
 	{"server:\n  cores: many\n", 2, 10, "expected auto"},

@@ -119,6 +119,28 @@ mount_tcp() { # DIR [OPTIONS]
 	mkdir -p "$1"
 	mount -t nfs -o "vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock${2:+,$2}" $address:/data "$1"
 }
+# A link inside of this guest: the ends w1 (10.97.0.1) and w2 (10.97.0.2) of a veth pair, each with a soft-RoCE device (rxe1,
+# rxe2). Both addresses are local, so rules of routing send what is for one through the other.
+link_make() {
+	local m n other
+	for m in veth sch_netem rdma_rxe; do modprobe $m; done
+	ip link add w1 type veth peer name w2
+	for n in 1 2; do
+		other=$((3 - n))
+		ip addr add 10.97.0.$n/32 dev w$n
+		ip link set w$n up mtu 9000
+		echo 1 >/proc/sys/net/ipv4/conf/w$n/accept_local
+		ip rule add pref $((10 + n)) iif w$n to 10.97.0.$n lookup local
+		ip rule add pref $((20 + n)) to 10.97.0.$other lookup $((100 + n))
+		ip route add 10.97.0.$other dev w$n src 10.97.0.$n table $((100 + n))
+	done
+	ip neigh add 10.97.0.2 lladdr "$(cat /sys/class/net/w2/address)" dev w1 nud permanent
+	ip neigh add 10.97.0.1 lladdr "$(cat /sys/class/net/w1/address)" dev w2 nud permanent
+	ip rule add pref 100 lookup local
+	ip rule del pref 0
+	rdma link add rxe1 type rxe netdev w1
+	rdma link add rxe2 type rxe netdev w2
+}
 # The other guest of a pair (tests/run), which shares no more with this one than a network and the directory of requests. What
 # is run by `guest 3` is about the third one: guest 3 peer LINE.
 # peer LINE OF SHELL: runs it there and waits for its end; its output and exit status are the command's
