@@ -295,39 +295,36 @@ static int rdma_port_read(struct reader *r, yaml_node_t *node, void *arg)
 	return port_read(r, node, &r->config->rdma_port);
 }
 
-static int dscp_read(struct reader *r, yaml_node_t *node, void *arg)
+/* A number that a byte of the network's settings holds. */
+static int network_read(
+	struct reader *r, const yaml_node_t *node, const char *expected, uint8_t min, uint8_t max, uint8_t *out)
 {
 	uint64_t value;
-	int rc = number_read(r, node, "a DSCP from 0 to 63", 0, 63, &value);
+	int rc = number_read(r, node, expected, min, max, &value);
 
-	(void)arg;
-	if (rc == 0) {
-		r->config->network.dscp = (uint8_t)value;
-		r->config->network.dscp_given = true;
-	}
+	if (rc == 0)
+		*out = (uint8_t)value;
 	return rc;
+}
+
+static int dscp_read(struct reader *r, yaml_node_t *node, void *arg)
+{
+	(void)arg;
+	r->config->network.dscp_given = true;
+	return network_read(r, node, "a DSCP from 0 to 63", 0, 63, &r->config->network.dscp);
 }
 
 static int rdma_timeout_read(struct reader *r, yaml_node_t *node, void *arg)
 {
-	uint64_t value;
-	int rc = number_read(r, node, "an exponent from 1 to 31, for 4.096 us x 2^N", 1, 31, &value);
-
 	(void)arg;
-	if (rc == 0)
-		r->config->network.rdma_timeout = (uint8_t)value;
-	return rc;
+	return network_read(
+		r, node, "an exponent from 1 to 31, for 4.096 us x 2^N", 1, 31, &r->config->network.rdma_timeout);
 }
 
 static int rdma_retry_count_read(struct reader *r, yaml_node_t *node, void *arg)
 {
-	uint64_t value;
-	int rc = number_read(r, node, "a number from 1 to 7", 1, 7, &value);
-
 	(void)arg;
-	if (rc == 0)
-		r->config->network.rdma_retry_count = (uint8_t)value;
-	return rc;
+	return network_read(r, node, "a number from 1 to 7", 1, 7, &r->config->network.rdma_retry_count);
 }
 
 static int cores_read(struct reader *r, yaml_node_t *node, void *arg)
